@@ -1,0 +1,41 @@
+// Package wire is the data plane: it moves the state of one sequence from the worker that computed a prompt to the
+// worker that will decode it, and carries the commit back.
+//
+// # Connections
+//
+// Two workers share one QUIC connection (ALPN "tandem/1"), whoever dialled it. Every handoff has a bidirectional stream
+// on it for control: open, credit, manifest, commit, acknowledgement, cancel. Bulk bytes go over a lane: by default over
+// one of a few warm TLS 1.3 connections to the same peer, which are bound to the QUIC connection by an exported key, or
+// over a unidirectional stream of the QUIC connection itself. Peers prove their names with package mesh; every
+// connection is mutually authenticated.
+//
+// # One handoff
+//
+// Either side may dial. The destination that reserved memory waits with [Node.Expect] and the source comes with
+// [Node.Push]; or the source that pinned memory waits with [Node.Offer] and the destination comes with [Node.Pull].
+// The waiting side has a one-time ticket for the other, which travels over the control plane. Afterwards there is a
+// [Sender] and a [Receiver], the same for both directions:
+//
+//	snd: Opened → Room → Buffer/Send … Finish(manifest) → Sent → Committed → Quiesced
+//	rcv: Opened → Grant → Unit … Manifest → Commit(outcome) → Committed → Quiesced
+//
+// Nothing is written before [Receiver.Grant]. [Sender.Send] never blocks: a sender without room says so in
+// [Sender.Buffer] and calls SenderEvents.Room when that changes. A unit is read straight into the buffer that
+// ReceiverEvents.Unit hands over; its bytes count against the window until [Unit.Release].
+//
+// # Ending
+//
+// Abort, Revoke, a lost peer, a deadline or ForceClose end a handoff early. However it ends, Quiesced is called exactly
+// once, as the last event: after it wire neither reads nor writes any buffer of that handoff. Failed comes before it
+// when the cause was not local. Units that the host still holds stay the host's until it releases them.
+//
+// # Memory
+//
+// Either side holds at most max(4 × Config.PageBytes, Config.Window) payload bytes of one handoff, or one single unit
+// where that is larger, and at most Config.Total over all handoffs in each direction. Buffers are zeroed before reuse.
+//
+// # Events
+//
+// Events of one handoff come one at a time, in order, on goroutines of this package, without locks held: they may call
+// any method of the package but must not block.
+package wire
