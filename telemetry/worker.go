@@ -1,0 +1,120 @@
+package telemetry
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Worker is a worker's metrics. Methods are safe for concurrent use.
+type Worker struct {
+	registry
+	handoffs, bytes, units, computed *prometheus.CounterVec
+	cells, slots, held, mtp          *prometheus.GaugeVec
+	stages, batch                    *prometheus.HistogramVec
+}
+
+// Held is something of bounded number that handoffs hold and must give back.
+type Held string
+
+const (
+	HeldSequences Held = "sequences" // engine sequences in use
+	HeldStreams   Held = "streams"   // data-plane streams open
+	HeldTickets   Held = "tickets"   // one-time tickets that can still be redeemed
+	HeldBuffers   Held = "buffers"   // bytes of page buffers outside the engine
+	HeldHandoffs  Held = "handoffs"  // machines that are not Released
+)
+
+var helds = []Held{HeldSequences, HeldStreams, HeldTickets, HeldBuffers, HeldHandoffs}
+
+// Capacity is how a worker's cells or slots are used. The parts are exclusive; Total is fixed.
+type Capacity struct {
+	Total, Active, Pinned, Reserved int
+}
+
+// NewWorker makes the metrics of a worker of that version and role.
+func NewWorker(version, role string) *Worker {
+	r := newRegistry(version, role)
+	w := &Worker{registry: r}
+	w.handoffs = r.counter("tandem_worker_handoffs_total", "Handoffs by the worker's side of them and how they ended.", "side", "outcome")
+	w.bytes = r.counter("tandem_worker_state_bytes_total", "Payload bytes of state by component and direction (out, in).", "component", "direction")
+	w.units = r.counter("tandem_worker_state_units_total", "Pages and snapshots by direction (out, in).", "unit", "direction")
+	w.computed = r.counter("tandem_worker_computed_tokens_total", "Tokens that the engine consumed, by what for.", "phase")
+	w.cells = r.gauge("tandem_worker_cells", "Attention cells: total, and used ones by state.", "state")
+	w.slots = r.gauge("tandem_worker_slots", "Request slots: total, and used ones by state.", "state")
+	w.held = r.gauge("tandem_worker_held", "What handoffs hold now: sequences, streams, tickets, buffer bytes, unreleased handoffs.", "what")
+	w.mtp = r.gauge("tandem_worker_mtp_active", "1 while multi-token prediction is active; the reason says why not.", "reason")
+	w.stages = r.histogram("tandem_worker_stage_seconds", "Parts of handoffs: export and import of one unit, wire time of one handoff, commit, and the tail from last chunk to commit.", stageBuckets, "stage")
+	w.batch = r.histogram("tandem_worker_batch_rows", "Rows in one engine step.", []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048})
+	for _, h := range helds {
+		w.held.WithLabelValues(string(h))
+	}
+	for _, s := range stages {
+		w.stages.WithLabelValues(string(s))
+	}
+	for _, p := range []Phase{Prefill, Decode} {
+		w.computed.WithLabelValues(string(p))
+	}
+	w.Cells(Capacity{})
+	w.Slots(Capacity{})
+	return w
+}
+
+// HandoffEnded counts the release of a handoff. outcome is the machine's outcome by name.
+func (w *Worker) HandoffEnded(side Side, outcome string) {
+	w.handoffs.WithLabelValues(string(side), outcome).Inc()
+}
+
+// Moved counts payload bytes of one component, by its name in package state. out is true at the
+// source.
+func (w *Worker) Moved(component string, bytes int, out bool) {
+	w.bytes.WithLabelValues(component, direction(out)).Add(float64(bytes))
+}
+
+// Unit counts one transfer unit: "page" or "snapshot".
+func (w *Worker) Unit(kind string, out bool) { w.units.WithLabelValues(kind, direction(out)).Inc() }
+
+func direction(out bool) string {
+	if out {
+		return "out"
+	}
+	return "in"
+}
+
+// Computed counts tokens that the engine consumed.
+func (w *Worker) Computed(p Phase, tokens int) {
+	w.computed.WithLabelValues(string(p)).Add(float64(tokens))
+}
+
+// Step observes the number of rows of one engine step.
+func (w *Worker) Step(rows int) { w.batch.WithLabelValues().Observe(float64(rows)) }
+
+// Took observes the time of one part of a handoff.
+func (w *Worker) Took(s Stage, d time.Duration) {
+	w.stages.WithLabelValues(string(s)).Observe(d.Seconds())
+}
+
+// Cells sets how the attention cells are used.
+func (w *Worker) Cells(c Capacity) { c.set(w.cells) }
+
+// Slots sets how the request slots are used.
+func (w *Worker) Slots(c Capacity) { c.set(w.slots) }
+
+func (c Capacity) set(v *prometheus.GaugeVec) {
+	v.WithLabelValues("total").Set(float64(c.Total))
+	v.WithLabelValues("active").Set(float64(c.Active))
+	v.WithLabelValues("pinned").Set(float64(c.Pinned))
+	v.WithLabelValues("reserved").Set(float64(c.Reserved))
+}
+
+// Hold moves the number of held things by delta.
+func (w *Worker) Hold(h Held, delta int) { w.held.WithLabelValues(string(h)).Add(float64(delta)) }
+
+// MTP says whether multi-token prediction is active and, when it is not, why. It is called once.
+func (w *Worker) MTP(active bool, reason string) {
+	v := 0.0
+	if active {
+		v, reason = 1, ""
+	}
+	w.mtp.WithLabelValues(reason).Set(v)
+}
