@@ -35,9 +35,9 @@ type Geometry struct {
 	// KVTypeK and KVTypeV are the element types of cached keys and values, ConvType and SSMType
 	// those of the recurrent kinds.
 	KVTypeK, KVTypeV, ConvType, SSMType DType
-	// Window is the least and most tokens a sliding-window cache holds: the attention window, and
-	// what the engine's cache has room for.
-	Window Range
+	// WindowMin and WindowMax are the fewest tokens that a sliding-window cache keeps (what the next
+	// row still attends to) and the most that it has room for.
+	WindowMin, WindowMax uint32
 	// SWAFull keeps sliding-window layers in full: they are then attention layers.
 	SWAFull bool
 	// MTP are the multi-token-prediction layers, Hidden the width of the pending hidden row (F32).
@@ -55,7 +55,7 @@ func (g *Geometry) Inventory() (Inventory, error) {
 		return nil, refuse(ErrGeometry, "geometry", "layers", utoa(uint64(len(g.Layers))), "at least one layer")
 	}
 	full := Component{Kind: AttentionKV, Layers: trunk, DType: g.KVTypeK, DTypeV: g.KVTypeV}
-	window := Component{Kind: WindowKV, Layers: trunk, DType: g.KVTypeK, DTypeV: g.KVTypeV, Window: g.Window}
+	window := Component{Kind: WindowKV, Layers: trunk, DType: g.KVTypeK, DTypeV: g.KVTypeV, WindowMin: g.WindowMin, WindowMax: g.WindowMax}
 	conv := Component{Kind: Conv, Layers: trunk, DType: g.ConvType}
 	ssm := Component{Kind: Recurrent, Layers: trunk, DType: g.SSMType}
 	for i := range g.Layers {

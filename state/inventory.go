@@ -13,9 +13,9 @@ type Component struct {
 	// PerToken is the bytes per token over all Count layers, and Fixed the bytes that do not depend
 	// on tokens. A kind has one of the two.
 	PerToken, Fixed uint64
-	// Window bounds a WindowKV component: at least min(N, Window.First) and at most
-	// min(N, Window.End) of the last tokens are present after N tokens. Zero otherwise.
-	Window Range
+	// WindowMin and WindowMax bound a WindowKV component: after N tokens, at least min(N, WindowMin)
+	// and at most min(N, WindowMax) of the last ones are present. Zero for other kinds.
+	WindowMin, WindowMax uint32
 	// FrameFixed and FramePerToken are the bytes that the engine's codec adds around the
 	// component's content: per page or snapshot, and per token in it. Headers of a blob that belong
 	// to no component count to the component that follows them (or to the last one), because the
@@ -128,7 +128,7 @@ func (c *Component) held(tokens uint32) (least, most uint32) {
 	if c.PerToken == 0 && c.FramePerToken == 0 {
 		return 0, 0
 	}
-	return min(tokens, c.Window.First), min(tokens, c.Window.End)
+	return min(tokens, c.WindowMin), min(tokens, c.WindowMax)
 }
 
 // fits reports whether a component of a snapshot after tokens tokens can have n bytes.
@@ -156,10 +156,10 @@ func (inv Inventory) Check() error {
 			return refuse(ErrGeometry, "inventory", name, "", "bytes per token or fixed bytes, not both")
 		case c.Kind.Paged() && c.Fixed != 0:
 			return refuse(ErrGeometry, "inventory", name, "fixed bytes", "bytes per token")
-		case (c.Kind == WindowKV) != (c.Window != Range{}):
-			return refuse(ErrGeometry, "inventory", name+".window", c.Window.String(), "a window for window_kv only")
-		case c.Window.First > c.Window.End:
-			return refuse(ErrGeometry, "inventory", name+".window", c.Window.String(), "an ordered range")
+		case (c.Kind == WindowKV) != (c.WindowMax != 0):
+			return refuse(ErrGeometry, "inventory", name+".window_max", utoa(uint64(c.WindowMax)), "a window for window_kv only")
+		case c.WindowMin > c.WindowMax:
+			return refuse(ErrGeometry, "inventory", name+".window_min", utoa(uint64(c.WindowMin)), "at most "+utoa(uint64(c.WindowMax)))
 		case !c.DType.known() || !c.DTypeV.known():
 			return refuse(ErrGeometry, "inventory", name+".dtype", c.DType.String(), "a known type")
 		}
