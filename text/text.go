@@ -187,7 +187,6 @@ func broken(p []byte) int {
 	for n < len(p) && n < utf8.UTFMax && !utf8.FullRune(p[:n+1]) {
 		n++
 	}
-	// p[:n] is a beginning of a character only if it is not yet decided.
 	return n
 }
 
