@@ -72,10 +72,9 @@ func Allow(roles ...Role) func(Peer) error {
 // In TLS 1.3 a client learns of a refusal with its first read, not from its handshake.
 func (id *Identity) ServerTLS(alpn []string, accept func(Peer) error) *tls.Config {
 	c := id.config(alpn)
-	// Any: VerifyConnection does the verification, so that failures are typed. It cannot be skipped: it runs on every
-	// handshake, and requires a certificate itself.
-	c.ClientAuth = tls.RequireAnyClientCert
-	c.ClientCAs = id.roots // only the hint that is sent to clients
+	// Request, not require: VerifyConnection runs on every handshake, with a certificate or without, and refuses with a
+	// typed error. No ClientCAs: as a hint to clients it would make those of another CA send nothing, and hide the cause.
+	c.ClientAuth = tls.RequestClientCert
 	c.VerifyConnection = func(cs tls.ConnectionState) error {
 		p, err := id.verify(cs, alpn, x509.ExtKeyUsageClientAuth)
 		if err != nil {
