@@ -64,9 +64,9 @@ func (s *Schema) CheckPage(b []byte, first, end int, depth Depth, scratch *Scrat
 }
 
 // CheckSnapshot accepts b only when it is, byte for byte, the snapshot of a
-// sequence of tokens positions: the window holds exactly the last
-// WindowCells(tokens) positions, and the recurrent cell is at position
-// tokens-1. Otherwise as CheckPage.
+// sequence of tokens positions: the window holds the last positions, as many as
+// WindowCells allows, and the recurrent cell is at position tokens-1. Otherwise
+// as CheckPage.
 func (s *Schema) CheckSnapshot(b []byte, tokens int, depth Depth, scratch *Scratch) error {
 	if tokens <= 0 || tokens > 1<<31-1 {
 		return fault(state.KindNone, -1, "no positions in [0,%d)", tokens)
@@ -74,39 +74,45 @@ func (s *Schema) CheckSnapshot(b []byte, tokens int, depth Depth, scratch *Scrat
 	if s.Memory == Dense {
 		return fault(state.KindNone, -1, "a %v memory has no snapshot", s.Memory)
 	}
-	if want := s.SnapshotBytes(tokens); len(b) != want {
-		return fault(state.KindNone, -1, "%d bytes, the snapshot after %d tokens has %d", len(b), tokens, want)
+	window, err := s.windowAt(b, headerBytes, tokens)
+	if err != nil {
+		return err
+	}
+	if want := s.SnapshotBytes(window); len(b) != want {
+		return fault(state.KindNone, -1, "%d bytes, the snapshot has %d", len(b), want)
 	}
 	c := checker{b: b, depth: depth, scratch: scratch}
 	c.header()
-	if s.Memory.Window() {
-		n := s.WindowCells(tokens)
-		c.kv(state.WindowKV, &s.Window, tokens-n, n)
-	}
-	if s.Memory.Recurrence() {
-		c.rec(s, 1, tokens-1)
-	}
+	c.tail(s, window, tokens)
 	return c.err
 }
 
-// checkFull is CheckPage for the whole state of a sequence, as llama.cpp
-// writes it with flags 0 once its sequence ids are zeroed.
-func (s *Schema) checkFull(b []byte, tokens int, scratch *Scratch) error {
-	if want := s.FullBytes(tokens); tokens <= 0 || len(b) != want {
-		return fault(state.KindNone, -1, "%d bytes, the state of %d tokens has %d", len(b), tokens, want)
+// windowAt reads the number of cells of the window section at offset at, which
+// must be one that WindowCells allows. It is 0 without a window.
+func (s *Schema) windowAt(b []byte, at, tokens int) (int, error) {
+	if !s.Memory.Window() {
+		return 0, nil
 	}
+	if len(b) < at+kvCountBytes {
+		return 0, fault(state.WindowKV, -1, "truncated")
+	}
+	n := int(binary.LittleEndian.Uint32(b[at+4:]))
+	if least, most := s.WindowCells(tokens); n < least || n > most {
+		return 0, fault(state.WindowKV, -1, "%d cells, expected %d or %d", n, least, most)
+	}
+	return n, nil
+}
+
+// checkFull is CheckPage for the whole state of a sequence, as llama.cpp
+// writes it with flags 0 once its sequence ids are zeroed. The length of b is
+// exact.
+func (s *Schema) checkFull(b []byte, tokens, window int, scratch *Scratch) error {
 	c := checker{b: b, depth: Structure, scratch: scratch}
 	c.header()
 	if s.Memory.Attention() {
 		c.kv(state.AttentionKV, &s.Base, 0, tokens)
 	}
-	if s.Memory.Window() {
-		n := s.WindowCells(tokens)
-		c.kv(state.WindowKV, &s.Window, tokens-n, n)
-	}
-	if s.Memory.Recurrence() {
-		c.rec(s, 1, tokens-1)
-	}
+	c.tail(s, window, tokens)
 	return c.err
 }
 
@@ -145,6 +151,16 @@ func (c *checker) expect(k state.Kind, layer int, what string, want uint32) {
 func (c *checker) header() {
 	c.expect(state.KindNone, -1, "magic", Magic)
 	c.expect(state.KindNone, -1, "sequence id", 0)
+}
+
+// tail checks the sections that a snapshot has.
+func (c *checker) tail(s *Schema, window, tokens int) {
+	if s.Memory.Window() {
+		c.kv(state.WindowKV, &s.Window, tokens-window, window)
+	}
+	if s.Memory.Recurrence() {
+		c.rec(s, 1, tokens-1)
+	}
 }
 
 func (c *checker) kv(kind state.Kind, kv *KV, first, n int) {

@@ -22,12 +22,13 @@ func (s *Schema) SealPage(b []byte, first, end int, scratch *Scratch) error {
 
 // SealSnapshot is SealPage for a snapshot.
 func (s *Schema) SealSnapshot(b []byte, tokens int, scratch *Scratch) error {
-	if tokens <= 0 || len(b) != s.SnapshotBytes(tokens) || s.Memory == Dense {
-		return s.CheckSnapshot(b, tokens, Structure, scratch)
+	window, err := s.windowAt(b, headerBytes, tokens)
+	if err != nil || tokens <= 0 || s.Memory == Dense || len(b) != s.SnapshotBytes(window) {
+		return s.CheckSnapshot(b, tokens, Structure, scratch) // names the fault
 	}
 	zeroSeq(b[4:])
-	if s.Memory.Window() {
-		zeroCells(b[headerBytes+kvCountBytes:], s.WindowCells(tokens))
+	if window > 0 {
+		zeroCells(b[headerBytes+kvCountBytes:], window)
 	}
 	return s.CheckSnapshot(b, tokens, Structure, scratch)
 }
@@ -43,66 +44,75 @@ func zeroCells(meta []byte, n int) {
 
 // Canonical rewrites full, the blob (flags 0) of a whole sequence of tokens
 // positions, into the form that does not depend on cell placement: cells in
-// ascending position, sequence ids 0. Equal state has equal canonical bytes and
-// the converse. full is modified (its sequence ids), the result is new memory.
+// ascending position, sequence ids 0, no window cell that the next token cannot
+// see. Equal state has equal canonical bytes and the converse. full is modified
+// (its sequence ids), the result is new memory.
 func (s *Schema) Canonical(full []byte, tokens int, scratch *Scratch) ([]byte, error) {
-	if tokens <= 0 || len(full) != s.FullBytes(tokens) {
-		return nil, s.checkFull(full, tokens, scratch)
+	if tokens <= 0 {
+		return nil, fault(state.KindNone, -1, "no positions in [0,%d)", tokens)
 	}
-	zeroSeq(full[4:])
 	at := headerBytes
 	if s.Memory.Attention() {
-		zeroCells(full[at+kvCountBytes:], tokens)
 		at += s.Base.bytes(tokens)
 	}
-	if s.Memory.Window() {
-		zeroCells(full[at+kvCountBytes:], s.WindowCells(tokens))
+	window, err := s.windowAt(full, at, tokens)
+	if err != nil {
+		return nil, err
 	}
-	if err := s.checkFull(full, tokens, scratch); err != nil {
+	if want := s.FullBytes(tokens, window); len(full) != want {
+		return nil, fault(state.KindNone, -1, "%d bytes, the state of %d tokens has %d", len(full), tokens, want)
+	}
+	zeroSeq(full[4:])
+	if s.Memory.Attention() {
+		zeroCells(full[headerBytes+kvCountBytes:], tokens)
+	}
+	if window > 0 {
+		zeroCells(full[at+kvCountBytes:], window)
+	}
+	if err := s.checkFull(full, tokens, window, scratch); err != nil {
 		return nil, err
 	}
 	out := make([]byte, 0, len(full))
 	out = append(out, full[:headerBytes]...)
-	rest := full[headerBytes:]
-	section := func(kv *KV, n int) {
-		size := kv.bytes(n)
-		out = sortedSection(out, rest[:size], kv, n)
-		rest = rest[size:]
-	}
 	if s.Memory.Attention() {
-		section(&s.Base, tokens)
+		out = sortedSection(out, full[headerBytes:at], &s.Base, tokens, tokens)
 	}
 	if s.Memory.Window() {
-		section(&s.Window, s.WindowCells(tokens))
+		size := s.Window.bytes(window)
+		least, _ := s.WindowCells(tokens)
+		out = sortedSection(out, full[at:at+size], &s.Window, window, least)
+		at += size
 	}
-	return append(out, rest...), nil
+	return append(out, full[at:]...), nil
 }
 
-// sortedSection appends sec, a checked KV section of n cells, to out with its
-// cells in ascending position.
-func sortedSection(out, sec []byte, kv *KV, n int) []byte {
-	if n == 0 {
-		return append(out, sec...)
-	}
-	meta := sec[kvCountBytes : kvCountBytes+n*kvCellBytes]
+// sortedSection appends sec, a checked KV section of n cells, to out with the
+// last keep of its cells in ascending position.
+func sortedSection(out, sec []byte, kv *KV, n, keep int) []byte {
+	meta := sec[kvCountBytes:]
 	pos := func(i int) int32 { return int32(binary.LittleEndian.Uint32(meta[i*kvCellBytes:])) }
 	order := make([]int, n)
 	for i := range order {
 		order[i] = i
 	}
 	byPos := func(a, b int) bool { return pos(order[a]) < pos(order[b]) }
-	if sort.SliceIsSorted(order, byPos) {
+	if keep == n && sort.SliceIsSorted(order, byPos) {
 		return append(out, sec...)
 	}
 	sort.Slice(order, byPos)
-	out = append(out, sec[:kvCountBytes]...)
+	order = order[n-keep:]
+	out = append(out, sec[:4]...)
+	out = binary.LittleEndian.AppendUint32(out, uint32(keep))
+	if keep == 0 {
+		return out
+	}
 	pick := func(rows []byte, size int) {
 		for _, i := range order {
 			out = append(out, rows[i*size:(i+1)*size]...)
 		}
 	}
 	pick(meta, kvCellBytes)
-	rest := sec[kvCountBytes+len(meta):]
+	rest := meta[n*kvCellBytes:]
 	out = append(out, rest[:layoutBytes]...)
 	rest = rest[layoutBytes:]
 	for _, list := range [][]Tensor{kv.K, kv.V} {

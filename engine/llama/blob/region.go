@@ -48,16 +48,16 @@ func (s *Schema) PageRegions(n int) []Region {
 	return list
 }
 
-// SnapshotRegions lists where the numbers of the snapshot after tokens
-// positions lie, in payload order.
-func (s *Schema) SnapshotRegions(tokens int) []Region {
-	if tokens <= 0 || s.Memory == Dense {
+// SnapshotRegions lists where the numbers of a snapshot with that many window
+// cells lie, in payload order.
+func (s *Schema) SnapshotRegions(window int) []Region {
+	if s.Memory == Dense {
 		return nil
 	}
 	var list []Region
 	at := headerBytes
 	if s.Memory.Window() {
-		list, at = kvRegions(list, state.WindowKV, &s.Window, at, s.WindowCells(tokens))
+		list, at = kvRegions(list, state.WindowKV, &s.Window, at, window)
 	}
 	if s.Memory.Recurrence() {
 		at += recCountBytes + recCellBytes + layoutBytes
@@ -68,6 +68,9 @@ func (s *Schema) SnapshotRegions(tokens int) []Region {
 }
 
 func kvRegions(list []Region, kind state.Kind, kv *KV, at, n int) ([]Region, int) {
+	if n == 0 {
+		return list, at + kvCountBytes
+	}
 	at += kvCountBytes + n*kvCellBytes + layoutBytes
 	list, at = regions(list, kind, Key, kv.K, at, n)
 	return regions(list, kind, Val, kv.V, at, n)

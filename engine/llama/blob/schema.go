@@ -113,7 +113,8 @@ type Schema struct {
 	Base KV
 	// Window is the sliding-window section, empty without one.
 	Window KV
-	// WindowTokens is the number of last positions the window section keeps.
+	// WindowTokens is the model's window: a token attends to itself and to its
+	// WindowTokens-1 predecessors.
 	WindowTokens int
 	// Trunk is the number of trunk layers the REC section states.
 	Trunk uint32
@@ -164,23 +165,26 @@ func (s *Schema) PageBytes(n int) int {
 	return b
 }
 
-// WindowCells is the number of cells of the window section after n tokens.
-func (s *Schema) WindowCells(n int) int {
+// WindowCells is how many cells the window section may have after n tokens.
+// The next token attends to its WindowTokens-1 predecessors, so llama.cpp
+// always has those; the one before them it still writes, unless another
+// sequence has been given its cell.
+func (s *Schema) WindowCells(n int) (least, most int) {
 	if !s.Memory.Window() {
-		return 0
+		return 0, 0
 	}
-	return min(n, s.WindowTokens)
+	return min(n, s.WindowTokens-1), min(n, s.WindowTokens)
 }
 
-// SnapshotBytes is the exact size of a snapshot after n tokens; 0 for Dense,
-// whose pages are all its state.
-func (s *Schema) SnapshotBytes(n int) int {
-	if n <= 0 || s.Memory == Dense {
+// SnapshotBytes is the exact size of a snapshot with that many window cells; 0
+// for Dense, whose pages are all its state.
+func (s *Schema) SnapshotBytes(window int) int {
+	if s.Memory == Dense {
 		return 0
 	}
 	b := headerBytes
 	if s.Memory.Window() {
-		b += s.Window.bytes(s.WindowCells(n))
+		b += s.Window.bytes(window)
 	}
 	if s.Memory.Recurrence() {
 		b += s.recBytes(1)
@@ -189,17 +193,14 @@ func (s *Schema) SnapshotBytes(n int) int {
 }
 
 // FullBytes is the exact size of the whole state of a sequence of n tokens, as
-// llama.cpp writes it with flags 0.
-func (s *Schema) FullBytes(n int) int {
-	if n <= 0 {
-		return 0
-	}
+// llama.cpp writes it with flags 0, with that many window cells.
+func (s *Schema) FullBytes(n, window int) int {
 	b := headerBytes
 	if s.Memory.Attention() {
 		b += s.Base.bytes(n)
 	}
 	if s.Memory.Window() {
-		b += s.Window.bytes(s.WindowCells(n))
+		b += s.Window.bytes(window)
 	}
 	if s.Memory.Recurrence() {
 		b += s.recBytes(1)
@@ -214,11 +215,11 @@ type Component struct {
 	Offset, Length int
 }
 
-// Components lists the components of the snapshot after n tokens, in payload
-// order. They lie back to back and cover the payload: framing belongs to the
-// component it precedes.
-func (s *Schema) Components(n int) []Component {
-	if n <= 0 || s.Memory == Dense {
+// Components lists the components of a snapshot with that many window cells, in
+// payload order. They lie back to back and cover the payload: framing belongs
+// to the component it precedes.
+func (s *Schema) Components(window int) []Component {
+	if s.Memory == Dense {
 		return nil
 	}
 	var list []Component
@@ -228,7 +229,7 @@ func (s *Schema) Components(n int) []Component {
 		at = end
 	}
 	if s.Memory.Window() {
-		end += s.Window.bytes(s.WindowCells(n))
+		end += s.Window.bytes(window)
 		add(state.WindowKV)
 	}
 	if s.Memory.Recurrence() {
