@@ -207,3 +207,12 @@ func BenchmarkHeaderDecode(b *testing.B) {
 		}
 	}
 }
+
+// wantReason checks the reason of a refusal alone.
+func wantReason(t *testing.T, err, want error) {
+	t.Helper()
+	var e *Error
+	if !errors.Is(err, want) || !errors.As(err, &e) {
+		t.Fatalf("error is %v, want %v", err, want)
+	}
+}
