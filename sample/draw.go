@@ -6,25 +6,44 @@ import (
 	"slices"
 )
 
-// Workspace is the memory Sample computes in: 24 bytes per vocabulary token. The
-// zero value is ready. It holds no results, but what it held of one sequence
+// Workspace is the memory Sample computes in: up to 34 bytes per vocabulary token.
+// The zero value is ready. It holds no results, but what it held of one sequence
 // stays until the next use; [Workspace.Clear] erases it.
 type Workspace struct {
-	keys  []uint64
-	cands []cand
+	keys    []uint64 // one per token; see keyOf
+	weights []uint64 // of keys; see weightBits
+	buckets []uint16 // of keys: which bucket counts the key
+	cands   []cand   // one bucket's tokens, spread out for a look inside
+
+	// The distribution as a histogram over the distance from the likeliest
+	// token. Every truncation and the draw itself ask how far one has to go from
+	// the likeliest token on; the histogram answers to within one bucket.
+	mass  [buckets]uint64
+	count [buckets]uint32
 }
+
+// Buckets are 1/bucketsPerNat wide in units of the natural logarithm. Together
+// they span 32, where weights have long been zero.
+const (
+	buckets       = 2048
+	bucketsPerNat = 64
+	noBucket      = buckets // of tokens whose weight is zero
+)
 
 // Clear overwrites everything computed so far.
 func (w *Workspace) Clear() {
 	clear(w.keys[:cap(w.keys)])
+	clear(w.weights[:cap(w.weights)])
+	clear(w.buckets[:cap(w.buckets)])
 	clear(w.cands[:cap(w.cands)])
+	w.mass, w.count = [buckets]uint64{}, [buckets]uint32{}
 }
 
 func (w *Workspace) grow(n int) {
 	if cap(w.keys) < n {
-		w.keys, w.cands = make([]uint64, n), make([]cand, n)
+		w.keys, w.weights, w.buckets = make([]uint64, n), make([]uint64, n), make([]uint16, n)
 	}
-	w.keys, w.cands = w.keys[:n], w.cands[:n]
+	w.keys = w.keys[:n]
 }
 
 // A key orders tokens the way every step wants them: the larger logit first, on
@@ -69,8 +88,9 @@ func (s *Sampler) draw(logits []float32) int32 {
 	if s.work == nil {
 		s.work = new(Workspace)
 	}
-	s.work.grow(s.vocab)
-	keys := s.work.keys
+	w := s.work
+	w.grow(s.vocab)
+	keys := w.keys
 	for i, l := range logits {
 		keys[i] = keyOf(l, int32(i))
 	}
@@ -83,20 +103,28 @@ func (s *Sampler) draw(logits []float32) int32 {
 	if s.p.Temperature == 0 || s.p.TopK == 1 {
 		return keyToken(slices.Max(keys))
 	}
-	if s.p.TopK > 0 && s.p.TopK < len(keys) {
-		keys = selectTop(keys, s.p.TopK)
+	k := s.p.TopK
+	if k > 0 && k <= smallK && k < len(keys) {
+		keys, k = selectTop(keys, k), 0
 	}
-	cands, total := s.weigh(keys)
+	// Each truncation keeps some of the likeliest tokens, so all that has to be
+	// known of it is their weight: mass is that of the tokens still in the game.
+	mass, drawable := w.weigh(keys, 1/float64(s.p.Temperature))
+	if k > 0 && k < drawable {
+		_, mass = w.reach(uint64(k), byCount)
+	}
 	if p := s.p.TopP; p > 0 && p < 1 {
-		cands, total = nucleus(cands, total, p)
+		// Rounded down, so that p close to 1 does not ask for more than there is;
+		// at least the likeliest stays.
+		_, mass = w.reach(max(1, min(mass, uint64(float64(p)*float64(mass)))), byWeight)
 	}
 	if s.p.MinP > 0 {
-		cands, total = atLeast(cands, uint64(math.Ceil(float64(s.p.MinP)*(1<<weightBits))))
+		mass = min(mass, w.atLeast(uint64(math.Ceil(float64(s.p.MinP)*(1<<weightBits)))))
 	}
-	// The high word of the product is uniform in [0, total).
-	r, _ := bits.Mul64(philox(s.p.Seed, s.index), total)
-	n, _ := prefix(cands, r+1)
-	return keyToken(cands[n-1].key)
+	// The high word of the product is uniform in [0, mass).
+	r, _ := bits.Mul64(philox(s.p.Seed, s.index), mass)
+	key, _ := w.reach(r+1, byWeight)
+	return keyToken(key)
 }
 
 // finite keeps a logit that penalties or bias pushed out of range inside it.
@@ -104,21 +132,20 @@ func finite(l float32) float32 {
 	return max(-math.MaxFloat32, min(math.MaxFloat32, l))
 }
 
-// selectTop moves the k largest keys to the front and returns them.
+// smallK is the largest top-k for which a heap beats looking at every weight.
+const smallK = 256
+
+// selectTop moves the k largest keys, 0 < k < len(keys), to the front and
+// returns them. It is a heap of the k largest so far, smallest on top: after a
+// few thousand keys almost every further one costs a single comparison.
 func selectTop(keys []uint64, k int) []uint64 {
-	if k > 64 {
-		quickselect(keys, k)
-		return keys[:k]
-	}
-	// A heap of the k largest so far, smallest on top: after a few thousand keys
-	// almost every further one costs a single comparison.
 	heap := keys[:k]
 	for i := k/2 - 1; i >= 0; i-- {
 		siftDown(heap, i)
 	}
-	for i := k; i < len(keys); i++ {
-		if keys[i] > heap[0] {
-			heap[0], keys[i] = keys[i], heap[0]
+	for _, key := range keys[k:] {
+		if key > heap[0] {
+			heap[0] = key
 			siftDown(heap, 0)
 		}
 	}
@@ -142,112 +169,103 @@ func siftDown(heap []uint64, i int) {
 	}
 }
 
-// quickselect moves the k largest keys to the front, 0 < k < len(keys).
-func quickselect(keys []uint64, k int) {
-	lo, hi := 0, len(keys)
-	for budget := 2 * bits.Len(uint(len(keys))); hi-lo > 16; budget-- {
-		if budget == 0 {
-			break // an input that defeats the pivots: sort the rest
-		}
-		pivot := median(keys[lo], keys[lo+(hi-lo)/2], keys[hi-1])
-		// Larger than or equal to the pivot go left.
-		at := lo
-		for i := lo; i < hi; i++ {
-			if keys[i] >= pivot {
-				keys[i], keys[at] = keys[at], keys[i]
-				at++
-			}
-		}
-		switch {
-		case at == k:
-			return
-		case at > k && at < hi:
-			hi = at
-		case at > k:
-			// The pivot is the smallest: nothing was split off.
-			budget = 1
-		default:
-			lo = at
-		}
-	}
-	slices.SortFunc(keys[lo:hi], func(a, b uint64) int {
-		if a > b {
-			return -1
-		}
-		return 1
-	})
-}
-
-func median(a, b, c uint64) uint64 {
-	return max(min(a, b), min(max(a, b), c))
-}
-
-// weigh turns keys into candidates and returns them with the sum of their
-// weights. Tokens of weight zero are left out; the likeliest weighs 2^weightBits.
-func (s *Sampler) weigh(keys []uint64) (cands []cand, total uint64) {
+// weigh computes the weights of the keys, their histogram, their sum, and how
+// many are not zero. The likeliest weighs 2^weightBits; the scale is
+// 1/temperature.
+func (w *Workspace) weigh(keys []uint64, scale float64) (total uint64, drawable int) {
+	w.mass, w.count = [buckets]uint64{}, [buckets]uint32{}
+	w.keys, w.weights, w.buckets = keys, w.weights[:len(keys)], w.buckets[:len(keys)]
 	top := float64(keyLogit(slices.Max(keys)))
-	scale := 1 / float64(s.p.Temperature)
-	cands = s.work.cands[:0]
-	for _, k := range keys {
-		w := uint64(float64(exp(float64(float64(keyLogit(k))-top)*scale)*(1<<weightBits)) + 0.5)
-		if w > 0 {
-			cands = append(cands, cand{k, w})
-			total += w
+	for i, k := range keys {
+		x := float64(float64(keyLogit(k))-top) * scale
+		w.weights[i], w.buckets[i] = 0, noBucket
+		if x < -31.5 {
+			continue // far below half of 2^-weightBits
+		}
+		weight := uint64(float64(exp(x)*(1<<weightBits)) + 0.5)
+		if weight == 0 {
+			continue
+		}
+		b := uint(x*-bucketsPerNat) % buckets
+		w.weights[i], w.buckets[i] = weight, uint16(b)
+		w.mass[b] += weight
+		w.count[b]++
+		total += weight
+		drawable++
+	}
+	return total, drawable
+}
+
+// What reach counts.
+const (
+	byWeight = false
+	byCount  = true
+)
+
+// reach goes through the tokens, likeliest first, until it has passed need of
+// them, or of their weight, and returns the last one's key and the weight of
+// all it passed. need is at least 1 and at most what there is.
+func (w *Workspace) reach(need uint64, count bool) (key, mass uint64) {
+	// Whole buckets first,
+	at := 0
+	for ; ; at++ {
+		have := w.mass[at]
+		if count {
+			have = uint64(w.count[at])
+		}
+		if have >= need {
+			break
+		}
+		need -= have
+		mass += w.mass[at]
+	}
+	// then inside the last one.
+	w.cands = w.cands[:0]
+	for i, b := range w.buckets {
+		if int(b) == at {
+			w.cands = append(w.cands, cand{w.keys[i], w.weights[i]})
 		}
 	}
-	return cands, total
+	n := prefix(w.cands, need, count)
+	for _, c := range w.cands[:n] {
+		mass += c.weight
+	}
+	return w.cands[n-1].key, mass
 }
 
-// nucleus keeps the fewest likeliest candidates that have at least p of the
-// total weight, 0 < p < 1.
-func nucleus(cands []cand, total uint64, p float32) ([]cand, uint64) {
-	// float32 times an integer of up to 63 bits: round down, so that p close to 1
-	// does not ask for more than there is; at least the likeliest stays.
-	need := max(1, min(total, uint64(float64(p)*float64(total))))
-	// All candidates below the average of what may be lost have, together, less
-	// than what may be lost, so none of them is needed. This leaves a handful of
-	// a vocabulary unless the distribution is flat.
-	cands, _ = atLeast(cands, (total-need)/uint64(len(cands)))
-	n, sum := prefix(cands, need)
-	return cands[:n], sum
-}
-
-// atLeast keeps the candidates of at least that weight.
-func atLeast(cands []cand, weight uint64) (kept []cand, total uint64) {
-	kept = cands[:0]
-	for _, c := range cands {
-		if c.weight >= weight {
-			kept = append(kept, c)
-			total += c.weight
+// atLeast returns the sum of all weights of at least that size.
+func (w *Workspace) atLeast(weight uint64) (mass uint64) {
+	for _, v := range w.weights {
+		if v >= weight {
+			mass += v
 		}
 	}
-	return kept, total
+	return mass
 }
 
-// prefix returns how many candidates, likeliest first, it takes to have the
-// weight need, and their weight; it moves them to the front with the last one
-// needed at their end. 1 <= need <= the sum of all weights. It is a quickselect
-// that counts weight instead of elements: linear time, nothing is sorted but
-// the last few.
-func prefix(cands []cand, need uint64) (n int, sum uint64) {
+// prefix returns how many candidates, likeliest first, it takes to have need of
+// them, or of their weight, and moves those to the front with the last one at
+// their end. need is at least 1 and at most what there is. It is a quickselect,
+// linear in time: nothing is sorted but the last few.
+func prefix(cands []cand, need uint64, count bool) int {
 	lo, hi := 0, len(cands)
+	var sum uint64 // of what is left of lo
+	// The budget is for inputs that defeat the pivots: their rest is sorted.
 	for budget := 2 * bits.Len(uint(len(cands))); hi-lo > 16 && budget > 0; budget-- {
+		// Keys are distinct, so the median of three has something on either side.
 		pivot := median(cands[lo].key, cands[lo+(hi-lo)/2].key, cands[hi-1].key)
 		at, left := lo, sum
 		for i := lo; i < hi; i++ {
 			if c := cands[i]; c.key >= pivot {
-				left += c.weight
+				left += c.measure(count)
 				cands[i], cands[at] = cands[at], c
 				at++
 			}
 		}
-		switch {
-		case left < need:
+		if left < need {
 			lo, sum = at, left
-		case at < hi:
+		} else {
 			hi = at
-		default:
-			budget = 1 // the pivot is the smallest: nothing was split off
 		}
 	}
 	slices.SortFunc(cands[lo:hi], func(a, b cand) int {
@@ -256,11 +274,22 @@ func prefix(cands []cand, need uint64) (n int, sum uint64) {
 		}
 		return 1
 	})
-	for lo < hi && sum < need {
-		sum += cands[lo].weight
+	for sum < need {
+		sum += cands[lo].measure(count)
 		lo++
 	}
-	return lo, sum
+	return lo
+}
+
+func (c cand) measure(count bool) uint64 {
+	if count {
+		return 1
+	}
+	return c.weight
+}
+
+func median(a, b, c uint64) uint64 {
+	return max(min(a, b), min(max(a, b), c))
 }
 
 // topTokens returns the likeliest tokens of the unmodified logits.

@@ -219,6 +219,18 @@ func (s *Sampler) Use(w *Workspace) { s.work = w }
 // Index returns the number of tokens accepted, prompt tokens not counted.
 func (s *Sampler) Index() uint64 { return s.index }
 
+// Params returns the parameters the sampler was made with.
+func (s *Sampler) Params() Params {
+	p := s.p
+	if len(s.biases) > 0 {
+		p.LogitBias = make(map[int32]float32, len(s.biases))
+		for _, b := range s.biases {
+			p.LogitBias[b.token] = b.value
+		}
+	}
+	return p
+}
+
 // Vocab returns the vocabulary size the sampler was made for.
 func (s *Sampler) Vocab() int { return s.vocab }
 

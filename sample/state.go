@@ -17,6 +17,9 @@ const (
 	flagHistory  = 1 << 1 // counts or window follow
 )
 
+// maxIndex bounds a restored index far above any context and far below overflow.
+const maxIndex = 1 << 48
+
 // MaxState bounds an encoded state, in bytes: parameters, biases and, for each
 // token of the vocabulary, twelve bytes of counts.
 const MaxState = 128 + 8*MaxBiases + 12*MaxVocab
@@ -26,9 +29,7 @@ func (s *Sampler) MarshalBinary() ([]byte, error) { return s.AppendBinary(nil) }
 
 // AppendBinary appends the encoded state to b.
 func (s *Sampler) AppendBinary(b []byte) ([]byte, error) {
-	// Exhaustive on purpose: a new parameter does not compile until it is here.
-	// The keyed literal's field count is checked by the unkeyed conversion.
-	p := paramsTuple(s.p)
+	p := encoded(s.p)
 	flags := byte(0)
 	if p.Logprobs {
 		flags |= flagLogprobs
@@ -79,9 +80,9 @@ func (s *Sampler) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// paramsTuple has Params' fields, spelled out: converting one to the other
-// stops compiling when Params gains a field that the encoding lacks.
-type paramsTuple struct {
+// encoded has the fields of Params that the encoding carries, which is all of
+// them: the conversion stops compiling when Params gains a field.
+type encoded struct {
 	Temperature       float32
 	TopK              int
 	TopP              float32
@@ -112,9 +113,9 @@ func Restore(data []byte, vocab int) (*Sampler, error) {
 
 // UnmarshalBinary replaces the sampler by the one whose state data is. The
 // input is checked as if hostile: parameters in range, tokens in the
-// vocabulary, exact length, canonical form. It allocates at most eight bytes
-// per vocabulary token, and the vocabulary is bounded. On error, which matches
-// [ErrState], the sampler is unchanged.
+// vocabulary, exact length, canonical form. It allocates at most 4 MB,
+// whatever the input declares, and nothing but parameters where penalties are
+// off. On error, which matches [ErrState], the sampler is unchanged.
 func (s *Sampler) UnmarshalBinary(data []byte) error {
 	if len(data) > MaxState {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrState, len(data), MaxState)
@@ -138,6 +139,9 @@ func (s *Sampler) UnmarshalBinary(data []byte) error {
 	n := int(d.u32())
 	if d.short || n > MaxBiases || n*8 > len(d.rest) {
 		return fmt.Errorf("%w: truncated", ErrState)
+	}
+	if index > maxIndex {
+		return fmt.Errorf("%w: index %d out of range", ErrState, index)
 	}
 	if p.TopK > vocab {
 		return fmt.Errorf("%w: top_k above the vocabulary size", ErrState)
