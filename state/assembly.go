@@ -1,10 +1,5 @@
 package state
 
-import (
-	"bytes"
-	"slices"
-)
-
 // Expect is what a destination knows before the first byte; everything that arrives is checked
 // against it.
 type Expect struct {
@@ -183,11 +178,6 @@ func (a *Assembly) Missing() error {
 		if p.manifest == nil {
 			return partError(ErrMissingManifest, i, "", "", "")
 		}
-		for j := range p.manifest.Units {
-			if _, ok := p.seen[p.manifest.Units[j].Index]; !ok {
-				return &Error{Reason: ErrMissingUnit, What: "unit", Part: int64(i), Unit: int64(j)}
-			}
-		}
 	}
 	return nil
 }
@@ -199,98 +189,6 @@ func (a *Assembly) fail(err error) error {
 
 func partError(reason error, part int, field, got, want string) error {
 	return &Error{Reason: reason, What: "handoff", Part: int64(part), Unit: -1, Field: field, Got: got, Want: want}
-}
-
-// admit is the check of a header alone.
-func (a *Assembly) admit(h *UnitHeader) error {
-	if err := h.Check(&a.exp.Limits); err != nil {
-		return err
-	}
-	switch {
-	case h.Handoff != a.exp.Binding.Handoff:
-		return h.refuse(ErrBinding, "handoff", "", "")
-	case h.Identity != a.identity:
-		return h.refuse(ErrIdentity, "identity", "", "")
-	case int(h.Part) >= len(a.parts):
-		return h.refuse(ErrPart, "part", utoa(uint64(h.Part)), "below "+utoa(uint64(len(a.parts))))
-	case h.Codec != a.exp.Codec:
-		return h.refuse(ErrCodec, "codec", h.Codec.String(), a.exp.Codec.String())
-	}
-	p := &a.parts[h.Part]
-	if _, ok := p.seen[h.Index]; ok {
-		return h.refuse(ErrDuplicateUnit, "index", "", "")
-	}
-	if p.last >= 0 && (h.Final || int64(h.Index) > p.last) || h.Final && int64(h.Index) < p.highest {
-		return h.refuse(ErrFinal, "index", "", "")
-	}
-	if h.Unit == UnitSnapshot {
-		if err := a.admitSnapshot(h, p); err != nil {
-			return err
-		}
-	} else if err := a.admitPage(h, p); err != nil {
-		return err
-	}
-	if p.manifest != nil {
-		return matchUnit(h, p.manifest)
-	}
-	return nil
-}
-
-func (a *Assembly) admitPage(h *UnitHeader, p *assemblyPart) error {
-	c := p.inv.Find(h.Component)
-	switch {
-	case c == nil || !c.Active():
-		return h.refuse(ErrComponent, "component", h.Component.String(), "an active component")
-	case h.Layers != c.Layers:
-		return h.refuse(ErrLayers, "layers", h.Layers.String(), c.Layers.String())
-	case h.DType != c.DType || h.DTypeV != c.DTypeV:
-		return h.refuse(ErrDType, "dtype", h.DType.String()+"/"+h.DTypeV.String(), c.DType.String()+"/"+c.DTypeV.String())
-	case h.Tokens.First < a.exp.Skip || h.Tokens.End > a.exp.Tokens:
-		return h.refuse(ErrTokens, "tokens", h.Tokens.String(), "inside "+Range{a.exp.Skip, a.exp.Tokens}.String())
-	}
-	if want := c.Bytes(h.Tokens.Len()); h.Length != want {
-		return h.refuse(ErrSize, "length", utoa(h.Length), utoa(want))
-	}
-	for i := range p.inv {
-		if &p.inv[i] == c && p.cover[i].overlaps(h.Tokens) {
-			return h.refuse(ErrOverlap, "tokens", h.Tokens.String(), "")
-		}
-	}
-	return nil
-}
-
-func (a *Assembly) admitSnapshot(h *UnitHeader, p *assemblyPart) error {
-	if !p.inv.Snapshot() {
-		return h.refuse(ErrUnexpectedUnit, "unit", h.Unit.String(), "pages only")
-	}
-	if p.snapshot {
-		return h.refuse(ErrDuplicateSnapshot, "unit", "", "")
-	}
-	if want := p.inv.snapshotLayers(); h.Layers != want {
-		return h.refuse(ErrLayers, "layers", h.Layers.String(), want.String())
-	}
-	if want := (Range{0, a.exp.Tokens}); h.Tokens != want {
-		return h.refuse(ErrTokens, "tokens", h.Tokens.String(), want.String())
-	}
-	if lo, hi := p.inv.SnapshotBytes(a.exp.Tokens); h.Length < lo || h.Length > hi {
-		return h.refuse(ErrSize, "length", utoa(h.Length), utoa(lo)+" to "+utoa(hi))
-	}
-	return nil
-}
-
-// matchUnit compares a header with the manifest's line about it.
-func matchUnit(h *UnitHeader, m *Manifest) error {
-	if uint64(h.Index) >= uint64(len(m.Units)) {
-		return h.refuse(ErrUnits, "index", utoa(uint64(h.Index)), "below "+utoa(uint64(len(m.Units))))
-	}
-	if h.Final != (int(h.Index) == len(m.Units)-1) {
-		return h.refuse(ErrFinal, "index", "", "")
-	}
-	u := &m.Units[h.Index]
-	if h.ref(u.Digest) != *u {
-		return h.refuse(ErrUnits, "header", "", "")
-	}
-	return nil
 }
 
 // record enters a unit whose header was admitted and whose payload was checked.
@@ -318,113 +216,6 @@ func (a *Assembly) record(h *UnitHeader, d Digest) error {
 	return nil
 }
 
-// manifest enters a decoded manifest.
-func (a *Assembly) manifest(m *Manifest) error {
-	if err := a.exp.Identity.Match(m.Identity); err != nil {
-		return err
-	}
-	if err := a.exp.Binding.Match(m.Binding); err != nil {
-		return err
-	}
-	if int(m.Parts) != len(a.parts) {
-		return m.refuse(ErrPart, "parts", utoa(uint64(m.Parts)), utoa(uint64(len(a.parts))))
-	}
-	p := &a.parts[m.Part]
-	if p.manifest != nil {
-		return m.refuse(ErrDuplicateManifest, "", "", "")
-	}
-	if m.Position != a.exp.Tokens {
-		return m.refuse(ErrPosition, "position", utoa(uint64(m.Position)), utoa(uint64(a.exp.Tokens)))
-	}
-	if err := a.manifestMTP(m, p.inv); err != nil {
-		return err
-	}
-	if err := a.manifestUnits(m, p); err != nil {
-		return err
-	}
-	if a.agreed == nil {
-		a.agreed = m
-	} else if field := m.disagrees(a.agreed); field != "" {
-		return m.refuse(ErrParts, field, "", "")
-	}
-	p.manifest = m
-	a.settle(p)
-	return nil
-}
-
-// manifestMTP refuses speculation that is active on one side only: the state would be lost, or be
-// missing.
-func (a *Assembly) manifestMTP(m *Manifest, inv Inventory) error {
-	c := inv.Find(MTPKV)
-	if active := c != nil && c.Active(); active != m.MTP.Active {
-		return m.refuse(ErrMTP, "mtp.active", "", "")
-	}
-	return nil
-}
-
-// manifestUnits checks that the listed units are whole by themselves (every token once, the
-// snapshot once and as the inventory says) and that they are those that came.
-func (a *Assembly) manifestUnits(m *Manifest, p *assemblyPart) error {
-	cover := make([]coverage, len(p.inv))
-	snapshot := false
-	for i := range m.Units {
-		u := &m.Units[i]
-		if u.Unit == UnitSnapshot {
-			if snapshot {
-				return m.refuse(ErrDuplicateSnapshot, "units", "", "")
-			}
-			snapshot = true
-		}
-		for j := range p.inv {
-			if u.Unit == UnitPage && p.inv[j].Kind == u.Component && !cover[j].add(u.Tokens) {
-				return m.refuse(ErrOverlap, "units", u.Tokens.String(), "")
-			}
-		}
-		if seen, ok := p.seen[u.Index]; ok {
-			d := seen.Digest
-			seen.Digest = u.Digest
-			if seen != *u {
-				return &Error{Reason: ErrUnits, What: "manifest", Part: int64(m.Part), Unit: int64(u.Index)}
-			}
-			if !d.Same(u.Digest) {
-				return &Error{Reason: ErrDigest, What: "manifest", Part: int64(m.Part), Unit: int64(u.Index)}
-			}
-		}
-	}
-	if p.highest >= int64(len(m.Units)) {
-		return m.refuse(ErrUnits, "units", utoa(uint64(len(m.Units))), "at least "+utoa(uint64(p.highest+1)))
-	}
-	last := int64(len(m.Units)) - 1
-	if p.last >= 0 && p.last != last || p.last < 0 && p.highest >= 0 && p.highest == last {
-		return m.refuse(ErrFinal, "units", "", "")
-	}
-	if err := a.missingState(int(m.Part), cover, snapshot); err != nil {
-		return err
-	}
-	if err := checkSnapshot(p.inv, m.Position, m.Components); err != nil {
-		return m.refuse(err.Reason, err.Field, err.Got, err.Want)
-	}
-	return nil
-}
-
-// missingState returns an error that names the first tokens or the snapshot that cover and snapshot
-// lack, or nil.
-func (a *Assembly) missingState(part int, cover []coverage, snapshot bool) error {
-	inv := a.parts[part].inv
-	for i := range inv {
-		if !inv[i].Active() || !inv[i].Kind.Paged() {
-			continue
-		}
-		if gap := cover[i].missing(Range{a.exp.Skip, a.exp.Tokens}); gap.Len() > 0 {
-			return partError(ErrMissingPages, part, inv[i].Kind.String(), "without tokens "+gap.String(), Range{a.exp.Skip, a.exp.Tokens}.String())
-		}
-	}
-	if inv.Snapshot() && !snapshot {
-		return partError(ErrMissingSnapshot, part, "", "", "")
-	}
-	return nil
-}
-
 // settle closes a part that has become whole. Its manifest was shown to cover everything, and every
 // unit that came to be one of the manifest's, so counting is enough.
 func (a *Assembly) settle(p *assemblyPart) {
@@ -432,30 +223,4 @@ func (a *Assembly) settle(p *assemblyPart) {
 		p.whole = true
 		a.open--
 	}
-}
-
-// disagrees names the first thing about the sequence in which two parts' manifests differ, or "".
-func (m *Manifest) disagrees(o *Manifest) string {
-	switch {
-	case m.Position != o.Position:
-		return "position"
-	case !slices.Equal(m.History, o.History):
-		return "history"
-	case m.First.Index != o.First.Index || m.First.Logprob != o.First.Logprob || !slices.Equal(m.First.Top, o.First.Top):
-		return "first_token"
-	case !m.Generation.equal(&o.Generation):
-		return "generation"
-	case !bytes.Equal(m.Sampler, o.Sampler):
-		return "sampler"
-	case m.Usage != o.Usage:
-		return "usage"
-	case m.MTP != o.MTP:
-		return "mtp"
-	}
-	return ""
-}
-
-func (g *Generation) equal(o *Generation) bool {
-	return g.MaxTokens == o.MaxTokens && g.MinTokens == o.MinTokens && slices.Equal(g.Stop, o.Stop) &&
-		g.IgnoreEOS == o.IgnoreEOS && g.Logprobs == o.Logprobs && g.TopLogprobs == o.TopLogprobs && bytes.Equal(g.Params, o.Params)
 }

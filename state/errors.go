@@ -80,8 +80,6 @@ var (
 	ErrMissingPages = errors.New("pages are missing")
 	// ErrMissingSnapshot: the model has a snapshot and none arrived.
 	ErrMissingSnapshot = errors.New("snapshot is missing")
-	// ErrMissingUnit: the manifest lists a unit that did not arrive.
-	ErrMissingUnit = errors.New("unit is missing")
 	// ErrMissingManifest: a part's manifest did not arrive.
 	ErrMissingManifest = errors.New("manifest is missing")
 	// ErrGeometry: the model's dimensions cannot be turned into an inventory.

@@ -95,3 +95,12 @@ type Manifest struct {
 	Usage   Usage
 	MTP     MTP
 }
+
+// String describes the manifest without any of its content.
+func (m Manifest) String() string {
+	return "manifest of part " + utoa(uint64(m.Part)) + " of " + utoa(uint64(m.Parts)) + ": " +
+		utoa(uint64(len(m.Units))) + " units, position " + utoa(uint64(m.Position))
+}
+
+// GoString keeps %#v from printing content.
+func (m Manifest) GoString() string { return "state." + m.String() }

@@ -1,5 +1,7 @@
 package state
 
+import "unicode/utf8"
+
 // Check reports the first thing in the manifest that contradicts itself or exceeds lim: units that
 // are not numbered 0, 1, 2, …, components that do not tile the snapshot, a history that does not
 // end one token after the position, a first token that does not follow the client's prompt.
@@ -16,6 +18,9 @@ func (m *Manifest) Check(lim *Limits) error {
 	if err := m.checkSequence(lim); err != nil {
 		return err
 	}
+	if err := m.checkNames(lim); err != nil {
+		return err
+	}
 	g := &m.Generation
 	switch {
 	case uint64(len(g.Stop)) > uint64(lim.StopStrings):
@@ -28,8 +33,6 @@ func (m *Manifest) Check(lim *Limits) error {
 		return m.refuse(ErrLimit, "first_token.top", utoa(uint64(len(m.First.Top))), "at most "+utoa(uint64(lim.TopTokens)))
 	case g.TopLogprobs > lim.TopTokens:
 		return m.refuse(ErrLimit, "top_logprobs", utoa(uint64(g.TopLogprobs)), "at most "+utoa(uint64(lim.TopTokens)))
-	case uint64(len(m.MTP.Reason)) > uint64(lim.NameBytes):
-		return m.refuse(ErrLimit, "mtp.reason", utoa(uint64(len(m.MTP.Reason)))+" bytes", "at most "+utoa(uint64(lim.NameBytes)))
 	case m.MTP.Active == (m.MTP.Reason != ""):
 		return m.refuse(ErrField, "mtp.reason", "", "a reason exactly when inactive")
 	case m.First.Logprob != m.First.Logprob:
@@ -38,6 +41,28 @@ func (m *Manifest) Check(lim *Limits) error {
 	for _, s := range g.Stop {
 		if s == "" || uint64(len(s)) > uint64(lim.StopBytes) {
 			return m.refuse(ErrLimit, "stop", utoa(uint64(len(s)))+" bytes", "1 to "+utoa(uint64(lim.StopBytes)))
+		}
+		if !utf8.ValidString(s) {
+			return m.refuse(ErrField, "stop", "not UTF-8", "UTF-8")
+		}
+	}
+	return nil
+}
+
+// checkNames checks the strings of identity, binding and reason as decoding does, so that a source
+// does not send what no destination reads.
+func (m *Manifest) checkNames(lim *Limits) error {
+	fs := append(m.Identity.fields(), m.Binding.fields()...)
+	for _, f := range append(fs, field{"mtp.reason", &m.MTP.Reason}) {
+		s, ok := f.ptr.(*string)
+		if !ok {
+			continue
+		}
+		if uint64(len(*s)) > uint64(lim.NameBytes) {
+			return m.refuse(ErrLimit, f.name, utoa(uint64(len(*s)))+" bytes", "at most "+utoa(uint64(lim.NameBytes)))
+		}
+		if !utf8.ValidString(*s) {
+			return m.refuse(ErrField, f.name, "not UTF-8", "UTF-8")
 		}
 	}
 	return nil
