@@ -77,9 +77,10 @@ const (
 	// exactly once after Routed. Fields: Outcome.
 	ActionReleaseDestination
 	// ActionBook (R): choose a worker and enter the booking with the router. Fields:
-	// Booking, Handoff. Answered by Booked, or Failed{PhaseBook}.
+	// Booking, Handoff. Answered by Booked, or Failed{PhaseBook, Side}.
 	ActionBook
-	// ActionUnbook (R): remove the booking. Fields: Booking, Handoff.
+	// ActionUnbook (R): remove the booking; one that could not be made is none. Fields:
+	// Booking, Handoff.
 	ActionUnbook
 	// ActionReserve (R): send the reserve command to the destination. Fields: Handoff.
 	// Answered by Reserved, ReserveRefused, or Failed{PhaseReserve} when it
@@ -101,8 +102,8 @@ const (
 	// Reuse, AvoidSourceFirst, Index. Answered by Placed or Failed{PhasePlace}.
 	ActionRetry
 	// ActionRunColocated (R): send the run command to a worker that computes and
-	// decodes (forced input as in Prefill). Fields: Handoff, Index. Answered by
-	// TokenOut, Finished or Failed.
+	// decodes (Reuse and forced input as in Prefill). Fields: Handoff, Reuse, Index.
+	// Answered by TokenOut, Finished or Failed.
 	ActionRunColocated
 	// ActionCancel (R): send a cancel for the handoff to its worker on Side, repeated
 	// until answered. Fields: Handoff, Side, Reason.

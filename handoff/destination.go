@@ -24,11 +24,12 @@ type Destination struct {
 	aborted uint16 // AbortStream emitted
 	tickets uint16 // issued, neither redeemed nor revoked
 
-	skipTokens int
-	bytes      uint64
-	until      time.Duration // deadline of the current state
-	quarantine time.Duration
-	peer       uint64 // bound incarnation of the source, 0 = not known
+	promptTokens int
+	skipTokens   int
+	bytes        uint64
+	until        time.Duration // deadline of the current state
+	quarantine   time.Duration
+	peer         uint64 // bound incarnation of the source, 0 = not known
 }
 
 // State returns the current state.
@@ -137,7 +138,7 @@ func (m *Destination) route(now time.Duration, f DestinationFact, dst []Destinat
 		return m.refuse(dst, f, ErrInvalid, "a deadline in the future and no negative quarantine")
 	}
 	m.state = DestinationReserving
-	m.policy, m.parts, m.peer = f.Policy, f.Parts, f.Incarnation
+	m.policy, m.parts, m.peer, m.promptTokens = f.Policy, f.Parts, f.Incarnation, f.PromptTokens
 	m.until, m.quarantine = f.Deadline, f.Quarantine
 	if m.quarantine == 0 {
 		m.quarantine = defaultQuarantine
@@ -152,8 +153,8 @@ func (m *Destination) reserved(f DestinationFact, dst []DestinationAction) ([]De
 	if m.state != DestinationReserving {
 		return dst, NoOp, nil // repeated, or withdrawn by the release
 	}
-	if f.SkipTokens < 0 {
-		return m.refuse(dst, f, ErrInvalid, "no negative number of skipped tokens")
+	if f.SkipTokens < 0 || f.SkipTokens > m.promptTokens {
+		return m.refuse(dst, f, ErrInvalid, "0..PromptTokens skipped tokens")
 	}
 	m.state = DestinationReserved
 	m.skipTokens, m.bytes = f.SkipTokens, f.Bytes

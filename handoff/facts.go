@@ -112,13 +112,13 @@ const (
 	// Reported by the host's timer in whatever state; counts only if it is due.
 	FactReservationExpired
 	// FactAdmitted (R) creates a request. Fields: Deadline, Patience, Lease, Retries,
-	// MaxTokens, Emitted, Recompute.
+	// MaxTokens, Recompute.
 	FactAdmitted
 	// FactPlaced (R): placement decided and the host minted an id for the attempt.
 	// Answers the creation, and Retry. Fields: Policy, Handoff, Rebind.
 	FactPlaced
-	// FactBooked (R): workers are chosen and their bookings made. Answers Book (one
-	// fact for all Book actions of one output).
+	// FactBooked (R): a worker is chosen and the booking made. Answers Book, each one.
+	// Fields: Handoff, Booking.
 	FactBooked
 	// FactCommitted (R): the destination reported ReportCommitted. Fields: Handoff.
 	FactCommitted
@@ -130,14 +130,17 @@ const (
 	// tokens; counts only when all of them were forwarded. Fields: Handoff, Side,
 	// Index, Finish.
 	FactFinished
-	// FactFailed (R): the attempt failed. Reported from a worker's ReportEnded or
-	// ReportStreamFailed, or by the gateway itself when it cannot place, book or
-	// reach a worker. Fields: Handoff, Side, Phase, Outcome, Never.
+	// FactFailed (R): the attempt failed. Reported from a worker's ReportEnded with
+	// an outcome other than HandedOff, FinishedAtSource and Completed, from
+	// ReportStreamFailed (Outcome unset: the source still holds its state), or by
+	// the gateway itself when it cannot place, book or reach a worker. Fields:
+	// Handoff (not with PhasePlace), Side, Phase, Outcome, Never.
 	FactFailed
 	// FactWorkerLost (R): a worker of the current attempt is gone. Reported from the
 	// registry. Fields: Handoff, Side.
 	FactWorkerLost
-	// FactSourceReleased (R): the source reported ReportReleased. Fields: Handoff.
+	// FactSourceReleased (R): the source reported ReportReleased. Fields: Handoff,
+	// Outcome.
 	FactSourceReleased
 	// FactDeadlineReached (R): the clock reached the time of the last WakeAt.
 	// Reported by the host's timer in whatever state; counts only for what is due.

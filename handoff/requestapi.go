@@ -11,6 +11,7 @@ type RequestFact struct {
 	Phase     Phase         `json:"phase,omitempty"`       // where it failed
 	Outcome   Outcome       `json:"outcome,omitempty"`     // how the worker's side ended, if it did
 	Finish    Finish        `json:"finish,omitempty"`      // set on the completion's last token
+	Booking   Booking       `json:"booking,omitempty"`     // the booking that was made
 	Never     bool          `json:"never,omitempty"`       // no retry can succeed
 	Rebind    bool          `json:"rebind,omitempty"`      // the placement takes over the pinned source
 	Recompute bool          `json:"recompute,omitempty"`   // after commit, recompute elsewhere instead of failing
