@@ -20,6 +20,7 @@ var schemas = map[string]*Schema{
 		K: []Tensor{{F16, 8}, {F16, 24}}, V: []Tensor{{F16, 8}, {F16, 8}}}},
 	"dense-q8": {Memory: Dense, Base: KV{
 		K: []Tensor{{Q8_0, 68}}, V: []Tensor{{Q8_0, 34}}}},
+	"latent": {Memory: Dense, Base: KV{K: []Tensor{{F16, 8}, {F16, 8}}}},
 	"iswa": {Memory: ISWA, WindowTokens: 4,
 		Base:   KV{K: []Tensor{{BF16, 6}}, V: []Tensor{{BF16, 6}}},
 		Window: KV{K: []Tensor{{BF16, 6}, {BF16, 6}}, V: []Tensor{{BF16, 10}, {BF16, 6}}}},
@@ -163,12 +164,16 @@ func shuffled(r *rand.Rand, p []int32) []int32 {
 	return p
 }
 
+func shapeOf(s *Schema) Shape {
+	return Shape{Memory: s.Memory, Window: s.WindowTokens, NoValues: s.Memory.Attention() && s.Base.V == nil}
+}
+
 func TestLearn(t *testing.T) {
 	for _, name := range schemaNames() {
 		t.Run(name, func(t *testing.T) {
 			want := schemas[name]
 			b := full(want, 3, span(0, 2), span(0, min(2, want.WindowTokens)))
-			got, err := Learn(want.Memory, want.WindowTokens, b)
+			got, err := Learn(shapeOf(want), b)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -177,7 +182,7 @@ func TestLearn(t *testing.T) {
 			}
 			for m := Dense; m <= HybridISWA; m++ {
 				if m != want.Memory {
-					if _, err := Learn(m, 4, b); err == nil {
+					if _, err := Learn(Shape{Memory: m, Window: 4}, b); err == nil {
 						t.Errorf("Learn took a %v blob for %v", want.Memory, m)
 					}
 				}
@@ -193,7 +198,7 @@ func TestLearn(t *testing.T) {
 				}
 			}
 			for cut := range len(b) {
-				if _, err := Learn(want.Memory, want.WindowTokens, b[:cut]); err == nil && !ends[cut] {
+				if _, err := Learn(shapeOf(want), b[:cut]); err == nil && !ends[cut] {
 					t.Errorf("Learn took the first %d of %d bytes", cut, len(b))
 				}
 			}
@@ -223,7 +228,7 @@ func TestLearnRefuses(t *testing.T) {
 	} {
 		b := bytes.Clone(good)
 		binary.LittleEndian.PutUint32(b[c.at:], c.v)
-		if _, err := Learn(Dense, 0, b); err == nil {
+		if _, err := Learn(Shape{Memory: Dense}, b); err == nil {
 			t.Errorf("%s: accepted", c.name)
 		}
 	}
@@ -472,6 +477,8 @@ func (s *Schema) lastRow() uint64 {
 		return s.S[len(s.S)-1].Row
 	case s.Memory.Window():
 		return s.Window.V[len(s.Window.V)-1].Row
+	case s.Base.V == nil:
+		return s.Base.K[len(s.Base.K)-1].Row
 	}
 	return s.Base.V[len(s.Base.V)-1].Row
 }

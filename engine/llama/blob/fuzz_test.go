@@ -46,15 +46,16 @@ func FuzzCheck(f *testing.F) {
 func FuzzLearn(f *testing.F) {
 	for _, name := range schemaNames() {
 		s := schemas[name]
-		f.Add(uint8(s.Memory), uint16(s.WindowTokens), full(s, 0, span(0, 2), span(0, min(2, s.WindowTokens))))
+		f.Add(uint8(s.Memory), uint16(s.WindowTokens), s.Base.V == nil, full(s, 0, span(0, 2), span(0, min(2, s.WindowTokens))))
 	}
-	f.Fuzz(func(t *testing.T, memory uint8, window uint16, b []byte) {
+	f.Fuzz(func(t *testing.T, memory uint8, window uint16, noValues bool, b []byte) {
 		m := Memory(memory % 7)
-		s, err := Learn(m, int(window), b)
+		s, err := Learn(Shape{m, int(window), noValues}, b)
 		if err != nil {
 			return
 		}
-		if len(s.Base.K) != len(s.Base.V) || len(s.Window.K) != len(s.Window.V) || len(s.R) != len(s.S) {
+		uneven := func(kv KV) bool { return len(kv.V) != len(kv.K) && (!noValues || len(kv.V) != 0) }
+		if uneven(s.Base) || uneven(s.Window) || len(s.R) != len(s.S) {
 			t.Error("uneven layers")
 		}
 		if n := s.FullBytes(1, min(1, s.WindowTokens)); n > 2*len(b)+64 {

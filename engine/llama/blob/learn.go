@@ -6,16 +6,26 @@ import (
 	"github.com/tandem-llm/tandem/state"
 )
 
+// Shape is what must be known of a context to read its blobs for the first time.
+type Shape struct {
+	Memory Memory
+	// Window is the model's window in tokens, 0 when it has none.
+	Window int
+	// NoValues is set when no attention layer keeps values: latent attention
+	// caches one shared row, as the key.
+	NoValues bool
+}
+
 // Learn reads the schema of a context from full, the whole blob (flags 0) of a
 // sequence of at least one token of that context, fresh from llama.cpp.
-// windowTokens is the model's window, 0 when it has none.
 //
 // It accepts only layouts this package can check completely, and errors name
 // what it found: a transposed V, cells with extra fields, tensor types without
 // a finiteness check, or bytes left over, which mean that the memory type is
 // another one.
-func Learn(m Memory, windowTokens int, full []byte) (*Schema, error) {
-	r := reader{b: full}
+func Learn(shape Shape, full []byte) (*Schema, error) {
+	m := shape.Memory
+	r := reader{b: full, noValues: shape.NoValues}
 	s := &Schema{Memory: m}
 	if r.u32() != Magic {
 		return nil, fault(state.KindNone, -1, "bad magic")
@@ -28,10 +38,10 @@ func Learn(m Memory, windowTokens int, full []byte) (*Schema, error) {
 		}
 	}
 	if m.Window() {
-		if windowTokens < 1 {
-			return nil, fault(state.WindowKV, -1, "the model states no window")
+		if shape.Window < 2 {
+			return nil, fault(state.WindowKV, -1, "a window of %d tokens", shape.Window)
 		}
-		s.WindowTokens = windowTokens
+		s.WindowTokens = shape.Window
 		if s.Window, err = r.learnKV(state.WindowKV); err != nil {
 			return nil, err
 		}
@@ -53,8 +63,9 @@ func Learn(m Memory, windowTokens int, full []byte) (*Schema, error) {
 // reader takes little endian values off the front of b. After the first short
 // read everything is zero and short is set.
 type reader struct {
-	b     []byte
-	short bool
+	b        []byte
+	short    bool
+	noValues bool
 }
 
 func (r *reader) take(n uint64) []byte {
@@ -105,6 +116,9 @@ func (r *reader) learnKV(kind state.Kind) (KV, error) {
 	k, err := r.learnTensors(kind, layers, cells)
 	if err != nil {
 		return KV{}, err
+	}
+	if r.noValues {
+		return KV{K: k}, nil
 	}
 	v, err := r.learnTensors(kind, layers, cells)
 	return KV{K: k, V: v}, err
