@@ -4,9 +4,11 @@ import "slices"
 
 // Request is what choosing needs to know about a request.
 type Request struct {
-	Model  string
-	Tokens int      // prompt plus the most tokens it may generate
-	Avoid  []Target // incarnations that failed this request before
+	Model   string
+	Tokens  int      // prompt plus the most tokens it may generate
+	Source  Target   // when set: the only prefill worker of a pair, which holds state to take over
+	Avoid   []Target // failed this request before: taken only when they are all that is left
+	Exclude []Target // can never serve this request
 }
 
 // Pair is a decision for a disaggregated request.
@@ -18,13 +20,29 @@ type Pair struct {
 // hands to itself. Workers to avoid are taken only when they are all that is left: a retry on the
 // same worker is better than none. The error is a *RefusedError.
 func (r *Router) ChoosePair(q Request) (Pair, error) {
+	able, partners, err := r.pairs(q)
+	if err != nil {
+		return Pair{}, err
+	}
+	source := r.pick(Prefill, able, q.Avoid)
+	sink := r.pick(Decode, partners[source.Name], q.Avoid)
+	return Pair{source.Target(), sink.Target()}, nil
+}
+
+// CheckPair returns the error that ChoosePair would, and chooses nothing.
+func (r *Router) CheckPair(q Request) error {
+	_, _, err := r.pairs(q)
+	return err
+}
+
+// pairs returns the prefill workers that have a partner, and their partners.
+func (r *Router) pairs(q Request) (able []*entry, partners map[string][]*entry, err error) {
 	sources, refused := r.filter(Prefill, q)
 	sinks, refusedSinks := r.filter(Decode, q)
 	if len(sinks) == 0 {
-		return Pair{}, &RefusedError{Decode, refusedSinks}
+		return nil, nil, &RefusedError{Decode, refusedSinks}
 	}
-	partners := make(map[string][]*entry, len(sources))
-	var able []*entry
+	partners = make(map[string][]*entry, len(sources))
 	for _, s := range sources {
 		list, why := r.partners(s, sinks)
 		if len(list) == 0 {
@@ -36,11 +54,9 @@ func (r *Router) ChoosePair(q Request) (Pair, error) {
 	}
 	if len(able) == 0 {
 		slices.SortFunc(refused, byName)
-		return Pair{}, &RefusedError{Prefill, refused}
+		return nil, nil, &RefusedError{Prefill, refused}
 	}
-	source := r.pick(Prefill, able, q.Avoid)
-	sink := r.pick(Decode, partners[source.Name], q.Avoid)
-	return Pair{source.Target(), sink.Target()}, nil
+	return able, partners, nil
 }
 
 // ChooseWhole picks a worker that computes prompts, for a request that it serves alone. Workers to
@@ -51,6 +67,14 @@ func (r *Router) ChooseWhole(q Request) (Target, error) {
 		return Target{}, &RefusedError{Prefill, refused}
 	}
 	return r.pick(Both, list, q.Avoid).Target(), nil
+}
+
+// CheckWhole returns the error that ChooseWhole would, and chooses nothing.
+func (r *Router) CheckWhole(q Request) error {
+	if list, refused := r.filter(Prefill, q); len(list) == 0 {
+		return &RefusedError{Prefill, refused}
+	}
+	return nil
 }
 
 // Longest returns the most tokens that a worker of this role and model can hold, 0 without one.
@@ -73,6 +97,10 @@ func (r *Router) filter(role Role, q Request) (able []*entry, refused []Refusal)
 			refused = append(refused, Refusal{e.Name, WrongModel, ""})
 		case e.Role != role && e.Role != Both:
 			refused = append(refused, Refusal{e.Name, WrongRole, ""})
+		case slices.Contains(q.Exclude, e.Target()):
+			refused = append(refused, Refusal{e.Name, Excluded, ""})
+		case role == Prefill && !q.Source.IsZero() && e.Target() != q.Source:
+			refused = append(refused, Refusal{e.Name, NotHolder, ""})
 		case e.Draining:
 			refused = append(refused, Refusal{e.Name, Draining, ""})
 		case q.Tokens > e.holds():

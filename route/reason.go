@@ -13,7 +13,8 @@ const (
 	WrongModel   Reason = "serves another model"
 	WrongRole    Reason = "has another role"
 	Draining     Reason = "is draining"
-	Excluded     Reason = "failed this request before"
+	Excluded     Reason = "refused this request for good"
+	NotHolder    Reason = "does not hold the request's state"
 	TooLong      Reason = "cannot hold so many tokens"
 	Incompatible Reason = "has no compatible partner"
 )

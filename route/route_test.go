@@ -166,6 +166,47 @@ func TestAvoid(t *testing.T) {
 	}
 }
 
+func TestExcludeAndSource(t *testing.T) {
+	r := fleet(anyPair, worker("p1", Prefill), worker("p2", Prefill), worker("d1", Decode), worker("d2", Decode))
+	q := Request{Model: "m", Source: Target{"p2", 1}, Exclude: []Target{{"d1", 1}}}
+	for range 3 {
+		if err := r.CheckPair(q); err != nil {
+			t.Fatal(err)
+		}
+		if p, err := r.ChoosePair(q); err != nil || p.Prefill.Worker != "p2" || p.Decode.Worker != "d2" {
+			t.Fatalf("got %v %v", p, err)
+		}
+	}
+	q.Exclude = append(q.Exclude, Target{"d2", 1})
+	var refused *RefusedError
+	if err := r.CheckPair(q); !errors.As(err, &refused) || !refused.Only(Excluded) || refused.Side != Decode {
+		t.Errorf("got %v", err)
+	}
+	q = Request{Model: "m", Source: Target{"p2", 7}}
+	if _, err := r.ChoosePair(q); !errors.As(err, &refused) || !refused.Has(NotHolder) {
+		t.Errorf("got %v", err)
+	}
+	if err := r.CheckWhole(Request{Model: "x"}); err == nil {
+		t.Error("a model that nobody serves")
+	}
+	if err := r.CheckWhole(Request{Model: "m"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCheckChoosesNothing: checking does not move the turn.
+func TestCheckChoosesNothing(t *testing.T) {
+	r := fleet(anyPair, worker("p1", Prefill), worker("p2", Prefill), worker("d1", Decode))
+	q := Request{Model: "m"}
+	for _, want := range []string{"p1", "p2", "p1"} {
+		r.CheckPair(q)
+		r.CheckWhole(q)
+		if p, err := r.ChoosePair(q); err != nil || p.Prefill.Worker != want {
+			t.Errorf("got %v %v, want %s", p, err, want)
+		}
+	}
+}
+
 func TestIncarnations(t *testing.T) {
 	r := fleet(anyPair, worker("d1", Decode), worker("d2", Decode), worker("p1", Prefill))
 	r.Book(id(1), handoff.BookDecode, Target{"d1", 1}, 5)
