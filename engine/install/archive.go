@@ -32,8 +32,7 @@ func (in *installer) extract(tarball, dst string) error {
 	if err != nil {
 		return bad(err)
 	}
-	const maxUnpacked = 1 << 30
-	bounded := &io.LimitedReader{R: zr, N: maxUnpacked}
+	bounded := &io.LimitedReader{R: zr, N: in.unpacked}
 	tr := tar.NewReader(bounded)
 	bins := "package/bins/" + in.plat.name + "/"
 	for entries := 0; ; entries++ {
@@ -43,7 +42,7 @@ func (in *installer) extract(tarball, dst string) error {
 		}
 		if err != nil {
 			if bounded.N <= 0 {
-				err = fmt.Errorf("unpacks to more than %d bytes", maxUnpacked)
+				err = fmt.Errorf("unpacks to more than %d bytes", in.unpacked)
 			}
 			return bad(err)
 		}

@@ -134,10 +134,10 @@ func Ensure(ctx context.Context, o Options) (Lib, error) {
 // and the environment variable.
 type installer struct {
 	Options
-	plat   platform
-	env    string            // value of EnvDir
-	pins   map[string]string // npm package name -> sha512 integrity
-	commit string            // commit required in ggml-base
+	plat     platform
+	env      string            // value of EnvDir
+	pins     map[string]string // npm package name -> sha512 integrity
+	unpacked int64             // bytes an npm tarball may unpack to
 }
 
 func newInstaller(o Options) (*installer, error) {
@@ -157,7 +157,7 @@ func newInstaller(o Options) (*installer, error) {
 		}
 		o.Cache = filepath.Join(dir, "tandem")
 	}
-	return &installer{Options: o, plat: plat, env: os.Getenv(EnvDir), pins: npmIntegrity, commit: Commit}, nil
+	return &installer{Options: o, plat: plat, env: os.Getenv(EnvDir), pins: npmIntegrity, unpacked: maxUnpacked}, nil
 }
 
 // target is the directory an installation ends in.

@@ -26,12 +26,13 @@ type record struct {
 
 // Bounds on what is read from disk or taken from an archive.
 const (
-	maxRecord  = 64 << 10
-	maxFiles   = 256
-	maxFile    = 2 << 30 // a GPU backend can be large
-	maxTotal   = 8 << 30
-	maxGGML    = 64 << 20 // ggml-base is 1 MB
-	maxTarball = 1 << 30
+	maxRecord   = 64 << 10
+	maxFiles    = 256
+	maxFile     = 2 << 30 // a GPU backend can be large
+	maxTotal    = 8 << 30
+	maxGGML     = 64 << 20 // ggml-base is 1 MB
+	maxTarball  = 1 << 30
+	maxUnpacked = 1 << 30 // the CPU packages have 30 MB
 )
 
 // cached validates the cache's installation.
@@ -109,20 +110,20 @@ func (in *installer) checkVersion(dir string) (string, error) {
 	if err != nil {
 		return "", &Error{Kind: ErrIncomplete, Subject: path, Err: err, Next: next}
 	}
-	if bytes.Contains(raw, []byte("\x00"+in.commit+"\x00")) {
-		return in.commit, nil
+	if bytes.Contains(raw, []byte("\x00"+Commit+"\x00")) {
+		return Commit, nil
 	}
 	// A longer abbreviation of the same commit is the same commit.
 	for _, m := range compiledCommit.FindAllSubmatch(raw, 8) {
-		if bytes.HasPrefix(m[2], []byte(in.commit)) && !bytes.HasSuffix(m[2], []byte("-dirty")) {
-			return in.commit, nil
+		if bytes.HasPrefix(m[2], []byte(Commit)) && !bytes.HasSuffix(m[2], []byte("-dirty")) {
+			return Commit, nil
 		}
 	}
 	found := errors.New("no commit compiled in")
 	if m := compiledCommit.FindSubmatch(raw); m != nil {
 		found = fmt.Errorf("found commit %s (ggml %s)", m[2], m[1])
 	}
-	return "", &Error{Kind: ErrVersion, Subject: fmt.Sprintf("%s, want commit %s of %s", path, in.commit, Release), Err: found, Next: next}
+	return "", &Error{Kind: ErrVersion, Subject: fmt.Sprintf("%s, want commit %s of %s", path, Commit, Release), Err: found, Next: next}
 }
 
 // checkMetadata refuses an npm package that says it holds another release.
