@@ -1,0 +1,231 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/state"
+	"github.com/tandem-llm/tandem/telemetry"
+	"github.com/tandem-llm/tandem/wire"
+)
+
+// errOpenRefused is what a peer is told whose stream the machine did not accept.
+var errOpenRefused = errors.New("the handoff takes no stream now")
+
+// reserved follows a granted reservation: it makes the ticket with which the
+// source may come.
+func (w *Worker) reserved(t *task) {
+	r := &receiving{}
+	rcv, err := w.node.Expect(t.binding, wire.ReceiverEvents{
+		Open: func() error { return w.acceptStream(t) },
+		Unit: func(u *wire.Unit) {
+			// Hashed here, on the stream's goroutine, so that the owner only imports.
+			r.digester.Start(&u.Header)
+			_, _ = r.digester.Write(u.Payload)
+			digest := r.digester.Sum()
+			if !w.box.post(func() { w.importUnit(t, u, digest) }) {
+				u.Release()
+			}
+		},
+		Manifest: func(m []byte) { w.box.post(func() { w.manifest(t, m) }) },
+		Failed: func(err error) {
+			w.box.post(func() {
+				t.out.problem = err.Error()
+				w.destination(t, handoff.DestinationFact{Kind: handoff.FactReceiveFailed})
+			})
+		},
+		Quiesced: func() {
+			w.box.post(func() {
+				r.quiesced = true
+				w.hold(telemetry.HeldStreams, -1)
+				w.destination(t, handoff.DestinationFact{Kind: handoff.FactTransferQuiesced})
+			})
+		},
+	})
+	if err != nil {
+		t.out.problem = err.Error()
+		w.destination(t, handoff.DestinationFact{Kind: handoff.FactReserveRefused})
+		return
+	}
+	w.hold(telemetry.HeldStreams, 1)
+	r.rcv, t.rcv = rcv, r
+	t.ticket = rcv.Ticket()
+	bytes := uint64(t.prompt) * w.info.Inventory.TokenBytes()
+	if w.info.Inventory.Snapshot() {
+		_, most := w.info.Inventory.SnapshotBytes(uint32(t.prompt))
+		bytes += most
+	}
+	w.destination(t, handoff.DestinationFact{Kind: handoff.FactReserved, Bytes: bytes})
+}
+
+// acceptStream asks the machine whether the source's stream is welcome. It runs
+// on a goroutine of the wire and waits for the owner.
+func (w *Worker) acceptStream(t *task) error {
+	answer := make(chan handoff.Result, 1)
+	if !w.box.post(func() {
+		answer <- w.destination(t, handoff.DestinationFact{
+			Kind: handoff.FactStreamOpened, Incarnation: t.binding.Source.Incarnation,
+		})
+	}) {
+		return errOpenRefused
+	}
+	select {
+	case result := <-answer:
+		if result == handoff.Applied {
+			return nil
+		}
+	case <-w.stopped:
+	}
+	return errOpenRefused
+}
+
+// startReceive makes the uncommitted session and grants credit.
+func (w *Worker) startReceive(t *task) {
+	r := t.rcv
+	imp, err := w.eng.BeginImport(t.seq, t.prompt)
+	if err != nil {
+		w.failReceive(t, fmt.Errorf("begin import: %w", err))
+		return
+	}
+	r.imp = imp
+	key := state.DeriveKey(t.ticket, t.binding)
+	r.digester = state.NewDigester(key) // before the grant: the stream reads it only after
+	r.asm, err = state.NewAssembly(state.Expect{
+		Identity: w.info.Identity, Binding: t.binding, Parts: []state.Inventory{w.info.Inventory},
+		Codec: state.CodecLlamaSeq, Tokens: uint32(t.prompt), Key: key, Limits: w.limits,
+	})
+	if err != nil {
+		w.failReceive(t, err)
+		return
+	}
+	r.rcv.Grant()
+}
+
+// importUnit validates one unit and puts it into the session.
+func (w *Worker) importUnit(t *task, u *wire.Unit, digest state.Digest) {
+	defer u.Release()
+	r := t.rcv
+	if r.ended || r.imp == nil {
+		return
+	}
+	h := &u.Header
+	size := len(u.Payload)
+	err := r.asm.Streamed(h, uint64(size), h.Checksum, digest) // the wire verified the checksum
+	began := w.now()
+	if err == nil {
+		if h.Unit == state.UnitPage {
+			err = r.imp.Page(int(h.Tokens.First), int(h.Tokens.End), u.Payload)
+		} else {
+			err = r.imp.Snapshot(u.Payload)
+		}
+	}
+	if err != nil {
+		w.failReceive(t, err)
+		return
+	}
+	w.took(telemetry.StageImport, w.now()-began)
+	t.lastByte = began
+	if h.Unit == state.UnitPage {
+		w.unitMoved(t, "page", h.Component.String(), size, int(h.Tokens.First), int(h.Tokens.End), false)
+	} else {
+		w.unitMoved(t, "snapshot", "", size, 0, int(h.Tokens.End), false)
+	}
+}
+
+// manifest validates what was received as a whole.
+func (w *Worker) manifest(t *task, raw []byte) {
+	r := t.rcv
+	if r.ended || r.imp == nil {
+		return
+	}
+	err := r.asm.Manifest(raw)
+	if err == nil {
+		err = r.asm.Missing()
+	}
+	if err != nil {
+		w.failReceive(t, err)
+		return
+	}
+	m := r.asm.Sequence()
+	for _, ref := range m.Components {
+		w.moved(ref.Kind.String(), int(ref.Length), false)
+	}
+	r.manifest = m
+	w.destination(t, handoff.DestinationFact{Kind: handoff.FactReceiveCompleted})
+}
+
+// failReceive discards the session and ends the stream; nothing of a failed
+// receive is ever decoded from.
+func (w *Worker) failReceive(t *task, err error) {
+	w.cfg.Log.Warn("receive failed", "handoff", t.id.String(), "error", err)
+	t.out.problem = err.Error()
+	w.endImport(t)
+	t.rcv.rcv.Abort("state refused")
+	w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactReceiveFailed}) })
+}
+
+// endImport discards an uncommitted session.
+func (w *Worker) endImport(t *task) {
+	r := t.rcv
+	r.ended = true
+	if r.imp != nil {
+		if err := r.imp.Discard(); err != nil {
+			w.broken(err)
+		}
+		r.imp = nil
+	}
+}
+
+// activate turns the session into a sequence that decodes, or discards it.
+func (w *Worker) activate(t *task) {
+	r := t.rcv
+	err := r.imp.Commit()
+	r.imp, r.ended = nil, true
+	if err == nil {
+		t.gen, err = restoreGeneration(w.vocab, r.manifest, w.cfg.ContextTokens)
+	}
+	if err != nil {
+		w.cfg.Log.Warn("activation failed", "handoff", t.id.String(), "error", err)
+		t.out.problem = err.Error()
+		w.drop(t)
+		w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactActivationFailed}) })
+		return
+	}
+	t.usage = r.manifest.Usage
+	t.computed = t.prompt
+	w.checkState(t, telemetry.Destination)
+	r.manifest = nil
+	t.phase = phaseDecode
+	w.decoding = append(w.decoding, t)
+	w.took(telemetry.StageCommit, w.now()-t.lastByte)
+	w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactActivationApplied}) })
+}
+
+// ackCommit tells the source; the wire repeats it until the source answers.
+func (w *Worker) ackCommit(t *task) {
+	if err := t.rcv.rcv.Commit(wire.OutcomeActive); err != nil {
+		w.cfg.Log.Warn("commit not sent", "handoff", t.id.String(), "error", err)
+	}
+}
+
+// abortReceive ends the stream; Quiesced answers.
+func (w *Worker) abortReceive(t *task, force bool) {
+	if t.rcv == nil {
+		w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactTransferQuiesced}) })
+		return
+	}
+	w.endImport(t)
+	if force {
+		t.rcv.rcv.ForceClose()
+	} else {
+		t.rcv.rcv.Abort("handoff ended")
+	}
+}
+
+// revokeTicket makes the ticket worthless.
+func (w *Worker) revokeTicket(t *task) {
+	if t.rcv != nil {
+		t.rcv.rcv.Revoke()
+	}
+}

@@ -1,0 +1,107 @@
+package worker
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/telemetry"
+)
+
+// record keeps one application of a fact for replay.
+func (w *Worker) record(r handoff.Record) {
+	if w.cfg.Events == nil {
+		return
+	}
+	r.Host = w.cfg.Identity.Name()
+	r.SourceActions = slices.Clone(r.SourceActions)
+	r.DestinationActions = slices.Clone(r.DestinationActions)
+	w.cfg.Events.Transition(r)
+}
+
+func (w *Worker) event(e telemetry.Event) { w.cfg.Events.Emit(e) }
+
+// unitMoved observes one page or snapshot that left or entered the engine.
+func (w *Worker) unitMoved(t *task, unit, component string, size, first, end int, out bool) {
+	kind := telemetry.PageImported
+	switch {
+	case unit == "page" && out:
+		kind = telemetry.PageExported
+	case unit == "snapshot" && out:
+		kind = telemetry.SnapshotExported
+	case unit == "snapshot":
+		kind = telemetry.SnapshotImported
+	}
+	w.event(telemetry.Event{Kind: kind, Handoff: t.id, Request: t.request, First: first, End: end, Bytes: int64(size)})
+	if m := w.cfg.Metrics; m != nil {
+		m.Unit(unit, out)
+		if component != "" {
+			m.Moved(component, size, out)
+		}
+	}
+}
+
+func (w *Worker) moved(component string, size int, out bool) {
+	if m := w.cfg.Metrics; m != nil {
+		m.Moved(component, size, out)
+	}
+}
+
+func (w *Worker) took(s telemetry.Stage, d time.Duration) {
+	if m := w.cfg.Metrics; m != nil {
+		m.Took(s, d)
+	}
+}
+
+func (w *Worker) hold(h telemetry.Held, delta int) {
+	if m := w.cfg.Metrics; m != nil {
+		m.Hold(h, delta)
+	}
+}
+
+func (w *Worker) computed(p telemetry.Phase, tokens int) {
+	if m := w.cfg.Metrics; m != nil {
+		m.Computed(p, tokens)
+	}
+}
+
+func (w *Worker) stepped(rows int) {
+	if m := w.cfg.Metrics; m != nil {
+		m.Step(rows)
+	}
+}
+
+// capacity sums what the tasks hold, by what they hold it for.
+func (w *Worker) capacity() (slots, cells telemetry.Capacity) {
+	slots.Total, cells.Total = w.info.Slots, w.info.Cells
+	for _, t := range w.tasks {
+		if t.seq < 0 {
+			continue
+		}
+		switch {
+		case t.side == sideSource && t.src.State() == handoff.SourceComputing, t.side == sideDestination && t.dst.State() == handoff.DestinationActive:
+			slots.Active++
+			cells.Active += t.cells
+		case t.side == sideSource:
+			slots.Pinned++
+			cells.Pinned += t.cells
+		default:
+			slots.Reserved++
+			cells.Reserved += t.cells
+		}
+	}
+	return slots, cells
+}
+
+// checkState passes the sequence's whole state to whoever asked to verify it.
+func (w *Worker) checkState(t *task, side telemetry.Side) {
+	if w.cfg.StateChecked == nil {
+		return
+	}
+	b, err := w.eng.Canonical(t.seq)
+	if err != nil {
+		w.cfg.Log.Error("re-export failed", "handoff", t.id.String(), "error", err)
+		return
+	}
+	w.cfg.StateChecked(t.id.String(), side, b)
+}

@@ -1,0 +1,139 @@
+package worker
+
+import (
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tandem-llm/tandem/bus"
+	"github.com/tandem-llm/tandem/bus/buspb"
+	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/state"
+)
+
+// capabilities are what this build can do beyond serving whole requests.
+var capabilities = []string{"handoff/1"}
+
+// herald announces the worker once a beat from a goroutine of its own, because a
+// long engine step must not look like a dead worker.
+type herald struct {
+	link *bus.WorkerLink
+	mu   sync.Mutex
+	last *buspb.Registration // guarded by mu
+}
+
+// announce publishes r now and repeats it from now on.
+func (h *herald) announce(r *buspb.Registration) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last = r
+	return h.link.Announce(r)
+}
+
+// repeat publishes the newest registration again.
+func (h *herald) repeat() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.last != nil {
+		h.last = proto.Clone(h.last).(*buspb.Registration)
+		_ = h.link.Announce(h.last) // the next beat is the retry
+	}
+}
+
+// run repeats until stopped is closed.
+func (h *herald) run(stopped <-chan struct{}) {
+	tick := time.NewTicker(bus.Beat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stopped:
+			return
+		case <-tick.C:
+			h.repeat()
+		}
+	}
+}
+
+// announcePause is the least time between two announcements that only tell of
+// changed capacity; the beat brings the rest.
+const announcePause = 100 * time.Millisecond
+
+// capacityChanged has the next flush announce what is free now.
+func (w *Worker) capacityChanged() {
+	w.stale = true
+	if m := w.cfg.Metrics; m != nil {
+		slots, cells := w.capacity()
+		m.Slots(slots)
+		m.Cells(cells)
+	}
+}
+
+// announce publishes the worker's registration.
+func (w *Worker) announce() {
+	w.stale, w.announced = false, w.now()
+	if err := w.herald.announce(w.registration()); err != nil {
+		w.cfg.Log.Debug("announcement not sent", "error", err)
+	}
+}
+
+func (w *Worker) registration() *buspb.Registration {
+	r := &buspb.Registration{
+		Role: string(w.cfg.Role), Version: w.cfg.Version, Identity: w.info.Identity.Encode(),
+		SchemaMin: uint32(state.SchemaMin), SchemaMax: uint32(state.SchemaVersion), Capabilities: capabilities,
+		ModelName: w.cfg.ModelName, Backend: w.info.Backend, EngineBuild: w.info.Build, Threads: uint32(w.info.Threads),
+		ContextTokens: uint32(w.cfg.ContextTokens), PageTokens: uint32(w.cfg.PageTokens),
+		Mtp:           &buspb.MTP{Reason: w.mtpInactive()},
+		ColocatedOnly: w.cfg.ColocatedOnly,
+		SlotsTotal:    uint32(w.info.Slots), SlotsFree: uint32(len(w.admission.free)),
+		CellsTotal: uint64(w.info.Cells), CellsFree: uint64(w.admission.cells),
+		Source: w.shareMessage(sideSource), Destination: w.shareMessage(sideDestination),
+		Endpoint: endpointMessage(w.node.Endpoint()), Draining: w.draining,
+	}
+	for _, t := range w.inOrder() {
+		o := &buspb.Owned{
+			Handoff: t.id[:], Request: t.request, Gateway: t.gateway.name, GatewayIncarnation: t.gateway.incarnation,
+			Side: t.side.message(), State: t.src.State().String(),
+		}
+		if t.side == sideDestination {
+			o.State = t.dst.State().String()
+		}
+		r.Owned = append(r.Owned, o)
+	}
+	return r
+}
+
+func (w *Worker) shareMessage(s side) *buspb.Share {
+	m := &buspb.Share{SlotsTotal: uint32(w.admission.share[s].total), SlotsFree: uint32(w.admission.share[s].slots)}
+	for _, t := range w.waiting {
+		if t.side == s {
+			m.Waiting++
+			m.WaitingTokens += uint64(t.prompt)
+		}
+	}
+	for _, t := range w.decoding {
+		if t.side == s {
+			m.Running++
+		}
+	}
+	if s == sideSource {
+		for _, t := range w.prefilling {
+			m.Running++
+			m.WaitingTokens += uint64(t.prompt - t.computed)
+		}
+	}
+	return m
+}
+
+// ended notes the release of a task: it is remembered as a tombstone, and its
+// unacknowledged statuses until the gateway has them.
+func (w *Worker) ended(t *task, outcome handoff.Outcome) {
+	delete(w.tasks, t.id)
+	w.tombs.Bury(w.now(), t.id, outcome)
+	if len(t.out.pending) > 0 {
+		w.unacked[t.id] = t
+	}
+	if m := w.cfg.Metrics; m != nil {
+		m.HandoffEnded(t.telemetrySide(), outcome.String())
+	}
+}

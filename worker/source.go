@@ -1,0 +1,283 @@
+package worker
+
+import (
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/state"
+	"github.com/tandem-llm/tandem/telemetry"
+	"github.com/tandem-llm/tandem/wire"
+)
+
+// dispatchPrefill queues a prompt, or takes over the finished one of an earlier
+// attempt of the same request.
+func (w *Worker) dispatchPrefill(t *task, reuse handoff.ID) {
+	if reuse.IsZero() {
+		w.enqueue(t)
+		return
+	}
+	old := w.tasks[reuse]
+	if old == nil || old.side != sideSource || old.request != t.request || old.tenant != t.tenant ||
+		old.seq < 0 || old.src.State() != handoff.SourcePinned && old.src.State() != handoff.SourceAwaitingReader {
+		w.later(func() { w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillRejected}) })
+		return
+	}
+	// The old task keeps its stream until it is quiescent, but not the memory:
+	// exports are done on this goroutine, so none is running now.
+	t.gen, t.usage, t.seq, t.cells, t.prompt, t.computed = old.gen, old.usage, old.seq, old.cells, old.prompt, old.computed
+	t.snd = &sending{first: old.snd.first}
+	t.prefillEnd = w.now()
+	old.seq, old.cells, old.gen = -1, 0, nil
+	w.later(func() {
+		w.source(old, handoff.SourceFact{Kind: handoff.FactCancelled, Reader: handoff.All, Reason: handoff.ReasonRebound})
+	})
+	w.later(func() { w.pinned(t) })
+}
+
+// stopPrefill takes a task out of the queues. Steps are computed on this
+// goroutine, so no step that uses the sequence is running.
+func (w *Worker) stopPrefill(t *task) {
+	w.unqueue(t)
+	w.later(func() { w.source(t, handoff.SourceFact{Kind: handoff.FactStepRetired}) })
+}
+
+// promptDone handles a finished prompt: the first token is sampled, and the
+// answer ends, goes on here, or is handed over.
+func (w *Worker) promptDone(t *task, logits []float32) {
+	t.usage.Computed = uint32(t.computed) - t.usage.Cached
+	first, err := t.gen.next(logits)
+	if err != nil {
+		w.failPrefill(t, err)
+		return
+	}
+	t.prefillEnd = w.now()
+	w.emit(t, first)
+	if t.snd == nil {
+		t.snd = &sending{}
+	}
+	t.snd.first = first
+	w.checkState(t, telemetry.Source)
+	switch {
+	case first.finish != finishNone:
+		w.unqueue(t)
+		w.source(t, handoff.SourceFact{Kind: handoff.FactFinishedAtSource, Finish: first.finish.fact()})
+	case t.binding.Destination.Worker == "": // colocated: go on here
+		t.phase = phaseDecode
+		w.decoding = append(w.decoding, t)
+		w.remove(&w.prefilling, t)
+	default:
+		w.unqueue(t)
+		w.pinned(t)
+	}
+}
+
+// pinned reports finished prefill: the memory is kept from this very transition
+// on, because only a release gives it back.
+func (w *Worker) pinned(t *task) {
+	w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillPinned, Blocks: max(t.cells, 1), For: w.cfg.Lease})
+}
+
+// failPrefill ends a prompt that cannot be computed.
+func (w *Worker) failPrefill(t *task, err error) {
+	w.cfg.Log.Error("prefill failed", "handoff", t.id.String(), "error", err)
+	t.out.problem = err.Error()
+	w.unqueue(t)
+	w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillRejected})
+}
+
+// openStream dials the destination. Pages of chunks that are computed meanwhile
+// stay in the engine until the destination grants credit.
+func (w *Worker) openStream(t *task) {
+	if t.snd == nil {
+		t.snd = &sending{}
+	}
+	key := state.DeriveKey(t.ticket, t.binding)
+	t.snd.sealer = state.NewSealer(state.SealerConfig{
+		Handoff: t.id, Identity: w.info.Identity, Inventory: w.info.Inventory,
+		Codec: state.CodecLlamaSeq, Key: key, Limits: w.limits,
+	})
+	s := t.snd
+	post := func(fact handoff.FactKind) func() {
+		return func() {
+			w.box.post(func() { w.source(t, handoff.SourceFact{Kind: fact, Incarnation: t.binding.Destination.Incarnation}) })
+		}
+	}
+	snd, err := w.node.Push(t.binding, t.endpoint, t.ticket, wire.SenderEvents{
+		Opened: post(handoff.FactStreamOpened),
+		Room: func() {
+			w.box.post(func() {
+				w.source(t, handoff.SourceFact{Kind: handoff.FactLeaseRenewed, For: w.cfg.Lease})
+				w.export(t)
+			})
+		},
+		Sent:      post(handoff.FactSendCompleted),
+		Committed: func(wire.Outcome) { post(handoff.FactReaderCompleted)() },
+		Failed: func(err error) {
+			w.box.post(func() {
+				t.out.problem = err.Error()
+				w.source(t, handoff.SourceFact{Kind: handoff.FactStreamFailed})
+			})
+		},
+		Quiesced: func() {
+			w.box.post(func() {
+				s.ended = true
+				w.hold(telemetry.HeldStreams, -1)
+				w.source(t, handoff.SourceFact{Kind: handoff.FactTransferQuiesced})
+			})
+		},
+	})
+	if err != nil {
+		t.out.problem = err.Error()
+		s.ended = true
+		w.later(func() {
+			w.source(t, handoff.SourceFact{Kind: handoff.FactStreamFailed})
+			w.source(t, handoff.SourceFact{Kind: handoff.FactTransferQuiesced})
+		})
+		return
+	}
+	s.snd = snd
+	w.hold(telemetry.HeldStreams, 1)
+}
+
+// sendFinal lets export go on to the snapshot and the manifest.
+func (w *Worker) sendFinal(t *task) {
+	t.snd.final = true
+	w.later(func() { w.export(t) })
+}
+
+// export queues what is computed and not yet queued, as far as the stream has
+// room: the engine keeps the rest, so a destination that stops reading costs no
+// memory outside it. It is called after every chunk, whenever room appears, and
+// when the final part is asked for.
+func (w *Worker) export(t *task) {
+	s := t.snd
+	if s == nil || s.snd == nil || s.ended || s.done || t.seq < 0 {
+		return
+	}
+	if w.eng.Paged() {
+		for s.sent < min(t.computed, t.prompt) {
+			end := min(s.sent+w.cfg.PageTokens, t.prompt)
+			if end > t.computed {
+				return // the chunk that completes this page is not computed yet
+			}
+			if !w.exportPage(t, s.sent, end, end == t.prompt && !w.info.Inventory.Snapshot()) {
+				return
+			}
+		}
+	}
+	if !s.final {
+		return
+	}
+	if err := w.exportFinal(t); err != nil {
+		w.failStream(t, err)
+	}
+}
+
+// exportPage queues one page. It reports false when the stream has no room or
+// ended.
+func (w *Worker) exportPage(t *task, first, end int, last bool) bool {
+	s := t.snd
+	size := w.eng.PageBytes(end - first)
+	buf, ok := s.snd.Buffer(size)
+	if !ok {
+		return false
+	}
+	began := w.now()
+	n, err := w.eng.ExportPage(t.seq, first, end, buf.Bytes)
+	if err == nil && n != size {
+		err = engine.ErrBuffer
+	}
+	var h state.UnitHeader
+	if err == nil {
+		h, err = s.sealer.Page(state.AttentionKV, state.Range{First: uint32(first), End: uint32(end)}, last, buf.Bytes)
+	}
+	if err != nil {
+		buf.Discard()
+		w.failStream(t, err)
+		return false
+	}
+	w.took(telemetry.StageExport, w.now()-began)
+	if err := s.snd.Send(h, buf); err != nil {
+		return false // the stream ended; its own event says so
+	}
+	s.sent = end
+	w.unitMoved(t, "page", state.AttentionKV.String(), size, first, end, true)
+	return true
+}
+
+// exportFinal queues the snapshot, where the family has one, and the manifest.
+func (w *Worker) exportFinal(t *task) error {
+	s := t.snd
+	n := t.prompt
+	if w.info.Inventory.Snapshot() {
+		size, err := w.eng.SnapshotBytes(t.seq)
+		if err != nil {
+			return err
+		}
+		buf, ok := s.snd.Buffer(size)
+		if !ok {
+			return nil // Room brings us back
+		}
+		began := w.now()
+		written, refs, err := w.eng.ExportSnapshot(t.seq, buf.Bytes)
+		if err != nil {
+			buf.Discard()
+			return err
+		}
+		buf.Bytes = buf.Bytes[:written]
+		h, err := s.sealer.Snapshot(uint32(n), true, buf.Bytes, refs)
+		if err != nil {
+			buf.Discard()
+			return err
+		}
+		w.took(telemetry.StageExport, w.now()-began)
+		if err := s.snd.Send(h, buf); err != nil {
+			return nil
+		}
+		for _, ref := range refs {
+			w.moved(ref.Kind.String(), int(ref.Length), true)
+		}
+		w.unitMoved(t, "snapshot", "", written, 0, n, true)
+	}
+	sampler, err := t.gen.sampler.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	manifest, err := s.sealer.Manifest(&state.Manifest{
+		Binding: t.binding, Parts: 1, History: t.gen.history, Position: uint32(n),
+		First: t.gen.first(s.first), Generation: t.gen.params, Sampler: sampler, Usage: t.usage,
+		MTP: state.MTP{Reason: w.mtpInactive()},
+	})
+	if err != nil {
+		return err
+	}
+	s.done = true
+	if err := s.snd.Finish(manifest); err != nil {
+		return nil
+	}
+	return nil
+}
+
+// failStream ends a stream whose state cannot be exported. The machine decides
+// what becomes of the handoff.
+func (w *Worker) failStream(t *task, err error) {
+	w.cfg.Log.Error("export failed", "handoff", t.id.String(), "error", err)
+	t.out.problem = err.Error()
+	t.snd.ended = true
+	t.snd.snd.Abort("export failed")
+	w.later(func() { w.source(t, handoff.SourceFact{Kind: handoff.FactStreamFailed}) })
+}
+
+// abortSend ends the stream; Quiesced answers.
+func (w *Worker) abortSend(t *task, force bool) {
+	s := t.snd
+	if s == nil || s.snd == nil {
+		w.later(func() { w.source(t, handoff.SourceFact{Kind: handoff.FactTransferQuiesced}) })
+		return
+	}
+	s.ended = true
+	if force {
+		s.snd.ForceClose()
+	} else {
+		s.snd.Abort("handoff ended")
+	}
+}

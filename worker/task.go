@@ -1,0 +1,101 @@
+package worker
+
+import (
+	"time"
+
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/state"
+	"github.com/tandem-llm/tandem/telemetry"
+	"github.com/tandem-llm/tandem/wire"
+)
+
+// task is one handoff, or one colocated request, on this worker: its machine
+// and what the machine's actions have taken so far. Only the owner goroutine
+// touches it.
+type task struct {
+	id      handoff.ID
+	request string
+	tenant  string
+	side    side
+	gateway gatewayID
+	arrived time.Duration
+
+	src handoff.Source      // side source
+	dst handoff.Destination // side destination
+	// wakes numbers the machine's timer: an alarm of an earlier number is stale.
+	wakes uint64
+
+	// What the scheduler holds for the task. seq is -1 while it holds nothing.
+	seq      int32
+	cells    int
+	need     int    // cells to ask for
+	prompt   int    // tokens to compute or to receive before the first new one
+	computed int    // positions of the sequence that are in the engine
+	stepped  uint64 // tokens that this worker computed for the task
+	phase    phase
+
+	gen   *generation
+	usage state.Usage
+
+	binding  state.Binding
+	endpoint wire.Endpoint // of the destination
+	ticket   []byte        // opens the stream; a secret
+	snd      *sending
+	rcv      *receiving
+
+	out outbox
+
+	// Times for metrics, zero until they happened.
+	prefillEnd time.Duration
+	lastByte   time.Duration
+}
+
+// phase is where a task stands with the step loop.
+type phase uint8
+
+const (
+	phaseIdle    phase = iota // not queued and not stepped
+	phaseWaiting              // queued for a slot and cells
+	phasePrefill              // its prompt is being computed
+	phaseDecode               // stepped one token at a time
+)
+
+// sending is a source's end of a stream.
+type sending struct {
+	snd    *wire.Sender // nil when dialling failed at once
+	sealer *state.Sealer
+	sent   int  // prompt tokens whose pages were queued
+	final  bool // the machine asked for the snapshot and the manifest
+	done   bool // snapshot and manifest are queued
+	ended  bool // the machine aborted it; nothing more is exported
+	first  token
+}
+
+// receiving is a destination's end of a stream.
+type receiving struct {
+	rcv      *wire.Receiver
+	asm      *state.Assembly
+	digester *state.Digester
+	imp      engine.Import
+	manifest *state.Manifest
+	ended    bool // the machine aborted it; nothing more is imported
+	quiesced bool
+}
+
+// gatewayID is one life of a gateway.
+type gatewayID struct {
+	name        string
+	incarnation uint64
+}
+
+// telemetrySide names the task's side in metrics.
+func (t *task) telemetrySide() telemetry.Side {
+	switch {
+	case t.side == sideDestination:
+		return telemetry.Destination
+	case t.binding.Destination.Worker == "":
+		return telemetry.Local
+	}
+	return telemetry.Source
+}
