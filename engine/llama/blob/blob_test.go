@@ -313,8 +313,8 @@ func TestSealAndCheck(t *testing.T) {
 			least, most := s.WindowCells(tokens)
 			for w := least; w <= most; w++ {
 				a := snapshot(s, 2, tokens, span(tokens-w, tokens))
-				if err := s.SealSnapshot(a, tokens, &scratch); err != nil {
-					t.Fatal(err)
+				if got, err := s.SealSnapshot(a, tokens, &scratch); err != nil || got != w {
+					t.Fatal(got, err)
 				}
 				if err := s.CheckSnapshot(a, tokens, Everything, &scratch); err != nil {
 					t.Fatal(err)

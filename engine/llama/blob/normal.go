@@ -20,17 +20,33 @@ func (s *Schema) SealPage(b []byte, first, end int, scratch *Scratch) error {
 	return s.CheckPage(b, first, end, Structure, scratch)
 }
 
-// SealSnapshot is SealPage for a snapshot.
-func (s *Schema) SealSnapshot(b []byte, tokens int, scratch *Scratch) error {
-	window, err := s.windowAt(b, headerBytes, tokens)
+// SealSnapshot is SealPage for a snapshot. It returns the number of window
+// cells, which Components needs.
+func (s *Schema) SealSnapshot(b []byte, tokens int, scratch *Scratch) (window int, err error) {
+	window, err = s.windowAt(b, headerBytes, tokens)
 	if err != nil || tokens <= 0 || s.Memory == Dense || len(b) != s.SnapshotBytes(window) {
-		return s.CheckSnapshot(b, tokens, Structure, scratch) // names the fault
+		return 0, s.CheckSnapshot(b, tokens, Structure, scratch) // names the fault
 	}
 	zeroSeq(b[4:])
 	if window > 0 {
 		zeroCells(b[headerBytes+kvCountBytes:], window)
 	}
-	return s.CheckSnapshot(b, tokens, Structure, scratch)
+	return window, s.CheckSnapshot(b, tokens, Structure, scratch)
+}
+
+// AppendEmptyREC appends a REC section without a cell to b: setting it takes a
+// sequence out of the recurrent memory.
+func (s *Schema) AppendEmptyREC(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, 0) // cells
+	b = binary.LittleEndian.AppendUint32(b, 0) // s_trans
+	b = binary.LittleEndian.AppendUint32(b, s.Trunk)
+	for _, list := range [][]Tensor{s.R, s.S} {
+		for _, t := range list {
+			b = binary.LittleEndian.AppendUint32(b, uint32(t.Type))
+			b = binary.LittleEndian.AppendUint64(b, t.Row)
+		}
+	}
+	return b
 }
 
 func zeroSeq(b []byte) { binary.LittleEndian.PutUint32(b, 0) }
