@@ -93,6 +93,11 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Identity.Role() != mesh.RoleWorker {
 		return c, configError("Identity", "has role "+string(c.Identity.Role())+"; only workers move state")
 	}
+	return c.fill()
+}
+
+// fill is withDefaults without the identity.
+func (c Config) fill() (Config, error) {
 	if c.Incarnation == 0 {
 		return c, configError("Incarnation", "is zero; use the start time in milliseconds")
 	}

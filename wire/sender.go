@@ -1,44 +1,292 @@
 package wire
 
-import "github.com/tandem-llm/tandem/state"
+import (
+	"fmt"
+	"time"
+
+	"github.com/tandem-llm/tandem/state"
+)
 
 // Sender is a source's end of one handoff. All methods are safe for concurrent use and never block.
-type Sender struct{}
+type Sender struct {
+	exchange
 
-// Ticket returns the offer's 32-byte ticket for the control plane, or nil in push mode. It is a secret.
-func (s *Sender) Ticket() []byte { return nil }
+	onRoom, onSent func()
+	onCommitted    func(Outcome)
 
-// Buffer returns a zeroed buffer of n bytes for one unit's payload, or false when the outstanding bound is reached, the
-// destination has not granted credit yet, or the handoff ended; Room tells when to ask again. The caller fills it and
-// passes it to Send, or to Discard.
-func (s *Sender) Buffer(n int) (*Buffer, bool) { return nil, false }
+	// The fields below are guarded by exchange.mu.
 
-// Send takes buf over and queues it as the next unit. The header must be complete: length equal to buf's, checksum,
-// index. An error means that buf was discarded: ErrState after Finish or the end, ErrLimit over LargestUnit.
-func (s *Sender) Send(h state.UnitHeader, buf *Buffer) error { return ErrState }
-
-// Finish queues the manifest after every unit sent so far; no Send may follow. The sender keeps the slice.
-func (s *Sender) Finish(manifest []byte) error { return ErrState }
-
-// Abort ends the handoff and tells the peer why (short, no content). Quiesced follows, Failed does not. A second call
-// does nothing.
-func (s *Sender) Abort(reason string) {}
-
-// Revoke kills the ticket of an offer that nobody opened yet, which ends the handoff. Otherwise it does nothing.
-func (s *Sender) Revoke() {}
-
-// ForceClose ends the handoff like Abort, but does not wait for the peer: it closes the lane under a write that does not
-// come back, which also fails other handoffs on that lane. Quiesced follows at once.
-func (s *Sender) ForceClose() {}
-
-// Stats returns what was measured so far.
-func (s *Sender) Stats() Stats { return Stats{} }
-
-// Buffer is one payload buffer on its way from the engine to the wire.
-type Buffer struct {
-	// Bytes has the requested length. Send may be given a shorter one: reslice Bytes.
-	Bytes []byte
+	granted bool
+	credit  credit
+	hungry  bool // Buffer said no and Room was not called since
+	queue   []outgoing
+	cur     *Buffer // the unit being written, its header is done
+	hdr     [state.HeaderSize]byte
+	off     int       // bytes of cur that are written
+	writing time.Time // start of the write under way in one of this handoff's buffers, or zero
+	starved time.Time // since when credit is missing for the queue's head, or zero
+	begunAt time.Time // start of cur
+	begun   int64     // payload bytes of all units begun; with credit.released the bytes outstanding
+	units   uint32    // units queued so far
+	unit    uint32    // number of the unit cur
+	bytes   int64     // payload bytes queued so far
+	man     *manifest
+	manSent bool
+	endSent bool
+	sentAt  time.Time // when manifest and end were both written
+	sent    bool
+	pump    *pump
 }
 
-// Discard zeroes and returns a buffer that will not be sent.
-func (b *Buffer) Discard() {}
+// outgoing is a queued unit.
+type outgoing struct {
+	h   state.UnitHeader
+	buf *Buffer
+}
+
+func newSender(n *Node, b state.Binding, ev SenderEvents) *Sender {
+	s := &Sender{onRoom: ev.Room, onSent: ev.Sent, onCommitted: ev.Committed}
+	s.init(n, b, true, s, callbacks{ev.Open, ev.Opened, ev.Failed, ev.Quiesced})
+	return s
+}
+
+// Send takes buf over and queues it as the next unit. The header must be complete: handoff, length equal to that of
+// buf.Bytes, checksum. On an error buf was discarded: ErrState after Finish or the end, ErrConfig for a header that does
+// not fit.
+func (s *Sender) Send(h state.UnitHeader, buf *Buffer) error {
+	if buf == nil || buf.s != s || !buf.gone.CompareAndSwap(false, true) {
+		return s.errorf(ErrConfig, "the buffer is not one of this sender's, or was sent or discarded before", nil)
+	}
+	if h.Handoff != s.b.Handoff || h.Length != uint64(len(buf.Bytes)) || len(buf.Bytes) == 0 {
+		s.recycle(buf)
+		return s.errorf(ErrConfig, "the unit header does not fit the handoff or the buffer's length", nil)
+	}
+	s.mu.Lock()
+	if s.ended || s.man != nil {
+		s.mu.Unlock()
+		s.recycle(buf)
+		return s.errorf(ErrState, "no unit may follow Finish or the handoff's end", nil)
+	}
+	s.queue = append(s.queue, outgoing{h, buf})
+	s.units++
+	s.bytes += int64(len(buf.Bytes))
+	p := s.pump
+	s.mu.Unlock()
+	if p != nil {
+		p.kick()
+	}
+	return nil
+}
+
+// Finish queues the manifest behind every unit sent so far; no Send may follow. The sender keeps the slice.
+func (s *Sender) Finish(body []byte) error {
+	if len(body) > s.n.cfg.ManifestBytes {
+		return s.errorf(ErrLimit, "the manifest is larger than ManifestBytes", nil)
+	}
+	s.mu.Lock()
+	if s.ended || s.man != nil {
+		s.mu.Unlock()
+		return s.errorf(ErrState, "finished or ended before", nil)
+	}
+	s.man = &manifest{s.units, s.bytes, body}
+	s.sendManifest()
+	p := s.pump
+	s.mu.Unlock()
+	if p != nil {
+		p.kick()
+	}
+	return nil
+}
+
+// sendManifest (mu) sends the manifest once there is one and the destination granted: it holds content, so it waits for
+// the grant as payload does.
+func (s *Sender) sendManifest() {
+	if s.man == nil || s.manSent || !s.granted || s.ctl == nil {
+		return
+	}
+	s.ctl.send(s.man.encode())
+	s.man.body = nil
+	s.manSent = true
+	s.written()
+}
+
+// written (mu) notes when there is nothing left to write.
+func (s *Sender) written() {
+	if s.manSent && s.endSent {
+		s.sentAt = time.Now()
+	}
+}
+
+func (s *Sender) begin() {}
+
+func (s *Sender) handle(kind msgKind, p []byte) error {
+	switch kind {
+	case msgCredit:
+		c, err := decodeCredit(p)
+		if err != nil {
+			return err
+		}
+		return s.onCredit(c)
+	case msgReceived:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.manSent || s.cur != nil || len(s.queue) > 0 {
+			return s.errorf(ErrProtocol, "received before everything was sent", nil)
+		}
+		s.markSent()
+		return nil
+	case msgCommit:
+		c, err := decodeCommit(p, kind)
+		if err != nil {
+			return err
+		}
+		if c.handoff != s.b.Handoff {
+			return s.errorf(ErrProtocol, "commit for another handoff on this stream", nil)
+		}
+		answer, err := s.commit(c.outcome)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		ctl := s.ctl
+		s.mu.Unlock()
+		if ctl != nil {
+			ctl.send(commit{s.b.Handoff, answer}.encode(msgCommitAck))
+		}
+		s.end(ending{})
+		return nil
+	}
+	return s.errorf(ErrProtocol, fmt.Sprintf("message %d does not go to a source", kind), nil)
+}
+
+// markSent (mu) reports Sent once.
+func (s *Sender) markSent() {
+	if !s.sent {
+		s.sent = true
+		s.events.push(s.onSent)
+	}
+}
+
+func (s *Sender) onCredit(c credit) error {
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return nil
+	}
+	if c.released > s.begun || c.released < s.credit.released {
+		s.mu.Unlock()
+		return s.errorf(ErrProtocol, "credit for bytes that were not sent", nil)
+	}
+	first := !s.granted
+	s.credit, s.granted, s.starved = c, true, time.Time{}
+	s.sendManifest()
+	p, sess := s.pump, s.sess
+	if first {
+		s.events.push(s.onRoom)
+		if sess != nil {
+			s.n.spawn(func() { s.board(sess) })
+		}
+	}
+	s.mu.Unlock()
+	if p != nil {
+		p.kick()
+	}
+	return nil
+}
+
+// board takes a place on a lane.
+func (s *Sender) board(sess *session) {
+	p, err := sess.pick(s.ctx)
+	if err != nil {
+		e := s.wrap(err)
+		var r refusal
+		if w, ok := e.(*Error); ok {
+			r = refusal{w.Code, w.Detail}
+		}
+		s.end(ending{err: e, tell: &r})
+		return
+	}
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		p.unused()
+		return
+	}
+	s.pump = p
+	s.stats.Lane = p.conn.kind()
+	s.mu.Unlock()
+	p.add(s)
+}
+
+// commit takes a commit, on whichever stream it came, reports it once and returns the answer.
+func (s *Sender) commit(o Outcome) (Outcome, error) {
+	s.mu.Lock()
+	switch {
+	case s.committed:
+		s.mu.Unlock()
+		return OutcomeActive, nil
+	case s.ended:
+		s.mu.Unlock()
+		return OutcomeReleased, nil
+	case !s.manSent || s.cur != nil || len(s.queue) > 0:
+		s.mu.Unlock()
+		return 0, s.errorf(ErrProtocol, "commit before everything was sent", nil)
+	}
+	s.committed = true
+	s.markSent()
+	if f := s.onCommitted; f != nil {
+		s.events.push(func() { f(o) })
+	}
+	s.mu.Unlock()
+	return OutcomeActive, nil
+}
+
+func (s *Sender) survives() bool { return s.sent }
+
+func (s *Sender) stalled(now time.Time) string {
+	limit := s.n.cfg.Timeouts.Progress
+	over := func(t time.Time) bool { return !t.IsZero() && now.Sub(t) >= limit }
+	switch {
+	case over(s.writing):
+		return "the lane takes no bytes"
+	case over(s.starved):
+		return "the destination gives no credit"
+	case !s.sent && over(s.sentAt):
+		return "the destination does not confirm what was sent"
+	}
+	return ""
+}
+
+func (s *Sender) drop() func() {
+	q := s.queue
+	s.queue = nil
+	if s.man != nil {
+		s.man.body = nil
+	}
+	if s.cur != nil && s.writing.IsZero() {
+		q = append(q, outgoing{buf: s.cur})
+		s.cur = nil
+	}
+	return func() {
+		for _, u := range q {
+			s.recycle(u.buf)
+		}
+	}
+}
+
+func (s *Sender) interrupt(force bool) {
+	s.mu.Lock()
+	p, inside := s.pump, s.users > 0
+	s.mu.Unlock()
+	if p == nil {
+		return
+	}
+	if force && inside {
+		p.fail(s.errorf(ErrForced, "a handoff on this lane was closed by force", nil))
+	}
+	p.kick()
+}
+
+func sizeDetail(n int, limit int64) string {
+	return fmt.Sprintf("a unit of %d bytes, at most %d are accepted", n, limit)
+}

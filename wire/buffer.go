@@ -1,0 +1,74 @@
+package wire
+
+import "sync/atomic"
+
+// Buffer is one unit's payload buffer on its way from the engine to the wire. It has one owner at a time: the host from
+// Sender.Buffer until Send or Discard.
+type Buffer struct {
+	// Bytes has the requested length and is zero at first. A shorter payload is sent by reslicing it.
+	Bytes []byte
+
+	raw  []byte // as it came from the pool
+	s    *Sender
+	gone atomic.Bool // given to Send or Discard
+}
+
+// Discard zeroes and returns a buffer that will not be sent. It may be called after the handoff ended; a second call, or
+// one after Send, does nothing.
+func (b *Buffer) Discard() {
+	if b.gone.CompareAndSwap(false, true) {
+		b.s.recycle(b)
+	}
+}
+
+// Buffer returns a zeroed buffer of n bytes for one unit's payload, or false when the outstanding bound is reached, the
+// destination has not granted credit yet, or the handoff ended; Room tells when to ask again. The caller fills it and
+// passes it to Send or to Buffer.Discard. A size over what either side allows ends the handoff with ErrLimit.
+func (s *Sender) Buffer(n int) (*Buffer, bool) {
+	s.mu.Lock()
+	if s.ended || !s.granted {
+		s.mu.Unlock()
+		return nil, false
+	}
+	if n <= 0 || int64(n) > s.credit.largest {
+		s.mu.Unlock()
+		err := s.errorf(ErrLimit, sizeDetail(n, s.credit.largest), nil)
+		s.end(ending{err: err, tell: &refusal{err.Code, err.Detail}})
+		return nil, false
+	}
+	size := int64(n)
+	if s.stats.Held > 0 && s.stats.Held+size > s.n.cfg.window() || !s.n.quota.take(size, s) {
+		s.hungry = true
+		s.mu.Unlock()
+		return nil, false
+	}
+	s.stats.Held += size
+	s.stats.Peak = max(s.stats.Peak, s.stats.Held)
+	s.mu.Unlock()
+	raw := s.n.pool.get(n)
+	return &Buffer{Bytes: raw, raw: raw, s: s}, true
+}
+
+// recycle zeroes a buffer, frees its share of both bounds and tells whoever waits for room.
+func (s *Sender) recycle(b *Buffer) {
+	size := int64(len(b.raw))
+	s.n.pool.put(b.raw)
+	b.Bytes, b.raw = nil, nil
+	s.mu.Lock()
+	s.stats.Held -= size
+	s.room()
+	s.mu.Unlock()
+	for _, w := range s.n.quota.give(size) {
+		w.mu.Lock()
+		w.room()
+		w.mu.Unlock()
+	}
+}
+
+// room (mu) tells a host that was refused a buffer to try again.
+func (s *Sender) room() {
+	if s.hungry && !s.ended {
+		s.hungry = false
+		s.events.push(s.onRoom)
+	}
+}
