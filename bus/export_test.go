@@ -1,0 +1,9 @@
+package bus
+
+import "time"
+
+// SetPending bounds the messages that wait for one handler.
+func (o *Options) SetPending(n int) { o.pending = n }
+
+// Backoff is backoff.
+func Backoff(attempt int, lo, hi time.Duration) time.Duration { return backoff(attempt, lo, hi) }
