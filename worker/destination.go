@@ -38,7 +38,7 @@ func (w *Worker) reserved(t *task) {
 		Quiesced: func() {
 			w.box.post(func() {
 				r.quiesced = true
-				w.hold(telemetry.HeldStreams, -1)
+				w.streamDone(t, r.rcv.Stats())
 				w.destination(t, handoff.DestinationFact{Kind: handoff.FactTransferQuiesced})
 			})
 		},

@@ -79,6 +79,9 @@ func restoreGeneration(v engine.Vocab, m *state.Manifest, context int) (*generat
 }
 
 func assembleGeneration(v engine.Vocab, g state.Generation, s *sample.Sampler, history []int32, prompt, context int) (*generation, error) {
+	if prompt < 1 || prompt > len(history) {
+		return nil, fmt.Errorf("worker: a prompt of %d tokens in a history of %d", prompt, len(history))
+	}
 	stops, err := text.NewStream(g.Stop)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/telemetry"
+	"github.com/tandem-llm/tandem/wire"
 )
 
 // record keeps one application of a fact for replay.
@@ -104,4 +105,14 @@ func (w *Worker) checkState(t *task, side telemetry.Side) {
 		return
 	}
 	w.cfg.StateChecked(t.id.String(), side, b)
+}
+
+// streamDone observes the end of a stream.
+func (w *Worker) streamDone(t *task, s wire.Stats) {
+	w.hold(telemetry.HeldStreams, -1)
+	if s.Bytes == 0 {
+		return
+	}
+	w.took(telemetry.StageWire, s.Wire)
+	w.event(telemetry.Event{Kind: telemetry.StreamDone, Handoff: t.id, Request: t.request, Bytes: s.Bytes, Took: s.Wire, Detail: s.Lane})
 }

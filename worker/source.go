@@ -120,7 +120,7 @@ func (w *Worker) openStream(t *task) {
 		Quiesced: func() {
 			w.box.post(func() {
 				s.ended = true
-				w.hold(telemetry.HeldStreams, -1)
+				w.streamDone(t, s.snd.Stats())
 				w.source(t, handoff.SourceFact{Kind: handoff.FactTransferQuiesced})
 			})
 		},
