@@ -1,0 +1,133 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/tandem-llm/tandem/api/openai"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/state"
+	"github.com/tandem-llm/tandem/telemetry"
+)
+
+// Mode says how requests may be served.
+type Mode string
+
+const (
+	// Auto hands off where a compatible pair lives and serves colocated otherwise.
+	Auto Mode = "auto"
+	// Disaggregated always hands off; without a pair the request is refused.
+	Disaggregated Mode = "disaggregated"
+	// Colocated never hands off.
+	Colocated Mode = "colocated"
+)
+
+// ParseMode reads a mode's name.
+func ParseMode(s string) (Mode, error) {
+	switch m := Mode(s); m {
+	case Auto, Disaggregated, Colocated:
+		return m, nil
+	}
+	return "", errors.New("gateway: unknown mode: use auto, disaggregated or colocated")
+}
+
+// Config is everything a gateway is told. Zero values mean the defaults that the comments name.
+type Config struct {
+	Name        string // the gateway's name on the bus; required
+	Incarnation uint64 // grows with every start; required
+	Version     string
+
+	// Model is the id that clients ask for and that workers announce; required.
+	Model string
+	// Vocab is the model's vocabulary, safe for concurrent use; required.
+	Vocab engine.Vocab
+	// Render turns messages into the prompt that the model expects, with the generation prompt at its
+	// end. When nil, chat requests are refused: the model has no chat template.
+	Render func([]openai.Message) (string, error)
+	// Tokenizer, when set, is the vocabulary's digest: workers with another one are not used.
+	Tokenizer state.Digest
+
+	Mode Mode  // default Auto
+	Keys *Keys // nil: no authentication, one tenant
+
+	MaxActive    int   // most samples at once; default 256
+	MaxQueue     int   // most HTTP requests waiting behind them; default 1024
+	MaxPerTenant int   // most samples of one tenant, waiting ones included; default unlimited
+	MaxBody      int64 // bytes of a request body; default 8 MiB
+	MaxBuffered  int   // bytes of an answer that a client has not read; default 1 MiB
+	// DefaultMaxTokens bounds answers of chat requests that give no limit; default: what the context
+	// allows.
+	DefaultMaxTokens int
+
+	Retries        int           // attempts after the first; default 3, negative: none
+	NoRecompute    bool          // after a commit, fail instead of recomputing elsewhere
+	RequestTimeout time.Duration // life of a request after admission; default 10 min
+	QueueTimeout   time.Duration // longest wait for admission; default 1 min
+	Patience       time.Duration // placement to commit; default 2 min
+	PlaceWait      time.Duration // wait for a worker to come back; default 15 s
+	CommandWait    time.Duration // until an unanswered command fails the attempt; default 10 s
+	BusWait        time.Duration // until a lost bus fails requests; default 10 s
+	WorkerTimeout  time.Duration // silence after which a worker is taken for gone; default 5 s
+	WriteTimeout   time.Duration // one write to a client; default 30 s
+	ReadTimeout    time.Duration // a request's header, and its body; default 30 s
+	ShutdownGrace  time.Duration // for requests in flight at shutdown; default 30 s
+
+	Metrics *telemetry.Gateway // default: a new one
+	Events  *telemetry.Events  // nil: off
+	Log     *slog.Logger       // default: discards
+}
+
+// ErrConfig is wrapped by every error about a Config.
+var ErrConfig = errors.New("bad gateway configuration")
+
+// normalize checks the configuration and fills in defaults.
+func (c *Config) normalize() error {
+	switch {
+	case c.Name == "":
+		return fmt.Errorf("%w: Name is empty", ErrConfig)
+	case c.Incarnation == 0:
+		return fmt.Errorf("%w: Incarnation is 0: use a number that grows with every start, such as Unix milliseconds", ErrConfig)
+	case c.Model == "":
+		return fmt.Errorf("%w: Model is empty", ErrConfig)
+	case c.Vocab == nil:
+		return fmt.Errorf("%w: Vocab is missing", ErrConfig)
+	}
+	if c.Mode == "" {
+		c.Mode = Auto
+	}
+	if _, err := ParseMode(string(c.Mode)); err != nil {
+		return fmt.Errorf("%w: Mode: %w", ErrConfig, err)
+	}
+	defaultTo(&c.MaxActive, 256)
+	defaultTo(&c.MaxQueue, 1024)
+	defaultTo(&c.MaxBody, 8<<20)
+	defaultTo(&c.MaxBuffered, 1<<20)
+	defaultTo(&c.Retries, 3)
+	c.Retries = min(max(c.Retries, 0), 255)
+	defaultTo(&c.RequestTimeout, 10*time.Minute)
+	defaultTo(&c.QueueTimeout, time.Minute)
+	defaultTo(&c.Patience, 2*time.Minute)
+	defaultTo(&c.PlaceWait, 15*time.Second)
+	defaultTo(&c.CommandWait, 10*time.Second)
+	defaultTo(&c.BusWait, 10*time.Second)
+	defaultTo(&c.WorkerTimeout, 5*time.Second)
+	defaultTo(&c.WriteTimeout, 30*time.Second)
+	defaultTo(&c.ReadTimeout, 30*time.Second)
+	defaultTo(&c.ShutdownGrace, 30*time.Second)
+	if c.Metrics == nil {
+		c.Metrics = telemetry.NewGateway(c.Version)
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+func defaultTo[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}

@@ -1,0 +1,313 @@
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem/bus"
+	"github.com/tandem-llm/tandem/bus/buspb"
+	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/route"
+	"github.com/tandem-llm/tandem/state"
+)
+
+// maxWorkers bounds the registry.
+const maxWorkers = 1_024
+
+// fleet is what the gateway knows of workers: the bus's registry of who lives, and the router's view
+// of it with the bookings. It is safe for concurrent use.
+type fleet struct {
+	model     string
+	tokenizer state.Digest
+
+	mu       sync.Mutex
+	registry *bus.Registry
+	router   *route.Router
+	prints   map[route.Target]string // fingerprint of each live worker's identity; guarded by mu
+	timeout  time.Duration
+	paused   bool          // the bus is down: silence says nothing
+	grace    time.Duration // no worker expires before
+
+	hadPair, hadWhole   bool // a request could have been served so, at some time
+	longPair, longWhole int  // the most tokens that it could have had, when there was somebody last
+}
+
+// change is one worker that came or went.
+type change struct {
+	joined bool
+	target route.Target
+	detail string // its role, or why it left
+}
+
+func newFleet(model string, tokenizer state.Digest, timeout time.Duration) *fleet {
+	f := &fleet{
+		model: model, tokenizer: tokenizer, timeout: timeout,
+		registry: bus.NewRegistry(timeout, maxWorkers),
+		prints:   make(map[route.Target]string),
+	}
+	f.router = route.New(f.compatible)
+	return f
+}
+
+// compatible is asked by the router, under mu, about live workers.
+func (f *fleet) compatible(source, destination route.Target) error {
+	a, b := f.registry.Worker(source.Worker), f.registry.Worker(destination.Worker)
+	if a == nil || b == nil {
+		return errGone
+	}
+	return bus.Compatible(a, b)
+}
+
+var errGone = fmt.Errorf("it is gone")
+
+// announce takes a registration and returns who came and went.
+func (f *fleet) announce(now time.Duration, reg *buspb.Registration) ([]change, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	list, err := f.registry.Announce(now, reg, nil)
+	if err != nil {
+		return nil, err
+	}
+	return f.apply(list), nil
+}
+
+// expire returns who was silent for too long.
+func (f *fleet) expire(now time.Duration) []change {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.paused || now < f.grace {
+		return nil
+	}
+	return f.apply(f.registry.Expire(now, nil))
+}
+
+// pause stops expiry while the bus is down; revive starts it again after everybody had time to
+// announce itself.
+func (f *fleet) pause() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.paused = true
+}
+
+func (f *fleet) revive(now time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.paused, f.grace = false, now+f.timeout
+}
+
+// apply brings the router up to date. mu is held.
+func (f *fleet) apply(list []bus.Change) (out []change) {
+	for _, c := range list {
+		t := route.Target{Worker: c.Worker, Incarnation: c.Incarnation}
+		switch c.Kind {
+		case bus.Left:
+			f.router.Remove(t)
+			delete(f.prints, t)
+			out = append(out, change{target: t, detail: why(c.Why)})
+		case bus.Joined, bus.Updated:
+			w := f.worker(c.Registration)
+			f.router.Update(w)
+			if c.Kind == bus.Joined {
+				f.prints[t] = fingerprint(c.Registration)
+				out = append(out, change{joined: true, target: t, detail: w.Role.String()})
+			}
+		}
+	}
+	f.hadPair = f.hadPair || f.router.CheckPair(route.Request{Model: f.model}) == nil
+	f.hadWhole = f.hadWhole || f.router.CheckWhole(route.Request{Model: f.model}) == nil
+	whole := f.router.Longest(route.Prefill, f.model)
+	pair := min(whole, f.router.Longest(route.Decode, f.model))
+	f.longWhole, f.longPair = cmp.Or(whole, f.longWhole), cmp.Or(pair, f.longPair)
+	return out
+}
+
+// wasReady reports whether requests of the mode could be served at some time: then a missing worker
+// is probably being restarted.
+func (f *fleet) wasReady(mode Mode) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if mode == Disaggregated {
+		return f.hadPair
+	}
+	return f.hadWhole
+}
+
+func why(w bus.Why) string {
+	switch w {
+	case bus.Restarted:
+		return "restarted"
+	case bus.Goodbye:
+		return "took leave"
+	}
+	return "silent"
+}
+
+// worker translates a registration for the router. A worker whose tokenizer is not the gateway's
+// would read other tokens than it is sent: its model is another one, whatever its name.
+func (f *fleet) worker(r *buspb.Registration) route.Worker {
+	w := route.Worker{
+		Name: r.GetWorker(), Incarnation: r.GetIncarnation(), Model: r.GetModelName(),
+		Slots: int(r.GetSlotsTotal()), Cells: clampInt(r.GetCellsTotal()), Context: int(r.GetContextTokens()),
+		Draining: r.GetDraining() || r.GetLeaving(),
+	}
+	switch r.GetRole() {
+	case "prefill":
+		w.Role = route.Prefill
+	case "decode":
+		w.Role = route.Decode
+	case "both":
+		w.Role = route.Both
+	}
+	if f.tokenizer != (state.Digest{}) {
+		// An identity of another schema cannot be read: such a worker is never paired, and may serve alone.
+		id, err := decodeIdentity(r)
+		if err == nil && id.Tokenizer != f.tokenizer {
+			w.Model += " (another tokenizer)"
+		}
+	}
+	return w
+}
+
+func decodeIdentity(r *buspb.Registration) (state.Identity, error) {
+	lim := state.DefaultLimits()
+	return state.DecodeIdentity(r.GetIdentity(), &lim)
+}
+
+func clampInt(v uint64) int { return int(min(v, 1<<40)) }
+
+// fingerprint names weights and build for clients: equal fingerprints and seeds repeat an answer.
+func fingerprint(r *buspb.Registration) string {
+	id, err := decodeIdentity(r)
+	if err != nil {
+		return ""
+	}
+	d := id.Digest()
+	return fmt.Sprintf("fp_%x", d[:5])
+}
+
+// fingerprint returns the fingerprint of a live worker's identity.
+func (f *fleet) fingerprint(t route.Target) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.prints[t]
+}
+
+// anyFingerprint returns the fingerprint of the first worker by name.
+func (f *fleet) anyFingerprint() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.router.Workers() {
+		if p := f.prints[w.Target()]; p != "" && w.Model == f.model {
+			return p
+		}
+	}
+	return ""
+}
+
+// count returns the live workers of each role.
+func (f *fleet) count() (prefill, decode, both int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.router.Workers() {
+		switch w.Role {
+		case route.Prefill:
+			prefill++
+		case route.Decode:
+			decode++
+		case route.Both:
+			both++
+		}
+	}
+	return prefill, decode, both
+}
+
+// placement is where an attempt runs.
+type placement struct {
+	policy              handoff.Policy
+	source, destination route.Target // no destination when colocated
+	rebind              bool         // the source takes over the state it holds
+}
+
+// place chooses workers. holder, when set, is a source that holds state to take over.
+func (f *fleet) place(mode Mode, q route.Request, holder route.Target) (placement, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q.Model = f.model
+	if mode == Colocated {
+		t, err := f.router.ChooseWhole(q)
+		return placement{policy: handoff.Disabled, source: t}, err
+	}
+	if !holder.IsZero() && f.router.Live(holder) {
+		q.Source = holder
+		if p, err := f.router.ChoosePair(q); err == nil {
+			return placement{handoff.DestinationFirst, p.Prefill, p.Decode, true}, nil
+		}
+		q.Source = route.Target{}
+	}
+	p, err := f.router.ChoosePair(q)
+	if err == nil {
+		return placement{handoff.DestinationFirst, p.Prefill, p.Decode, false}, nil
+	}
+	if mode == Auto {
+		if t, whole := f.router.ChooseWhole(q); whole == nil {
+			return placement{policy: handoff.Disabled, source: t}, nil
+		}
+	}
+	return placement{}, err
+}
+
+// check returns the error that place would, and chooses nothing.
+func (f *fleet) check(mode Mode, q route.Request) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q.Model = f.model
+	if mode == Colocated {
+		return f.router.CheckWhole(q)
+	}
+	err := f.router.CheckPair(q)
+	if err != nil && mode == Auto && f.router.CheckWhole(q) == nil {
+		return nil
+	}
+	return err
+}
+
+// longest is the most tokens that a request of that mode can have: as the live workers say, or as
+// they said while there were any; 0 when there never were.
+func (f *fleet) longest(mode Mode) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch mode {
+	case Disaggregated:
+		return f.longPair
+	case Colocated:
+		return f.longWhole
+	}
+	return max(f.longPair, f.longWhole)
+}
+
+func (f *fleet) live(t route.Target) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.router.Live(t)
+}
+
+func (f *fleet) book(id handoff.ID, b handoff.Booking, t route.Target, tokens int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.router.Book(id, b, t, tokens)
+}
+
+func (f *fleet) unbook(id handoff.ID, b handoff.Booking) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.router.Unbook(id, b)
+}
+
+// bookings is the number of bookings that have not ended.
+func (f *fleet) bookings() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.router.Bookings()
+}

@@ -1,0 +1,327 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/tandem-llm/tandem/api/openai"
+	"github.com/tandem-llm/tandem/route"
+	"github.com/tandem-llm/tandem/telemetry"
+)
+
+// routes builds the HTTP handler.
+func (g *Gateway) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", g.chat)
+	mux.HandleFunc("POST /v1/completions", g.completion)
+	mux.HandleFunc("GET /v1/models", g.models)
+	mux.HandleFunc("GET /v1/models/{id...}", g.model)
+	mux.HandleFunc("GET /healthz", g.healthz)
+	mux.HandleFunc("GET /readyz", g.readyz)
+	mux.Handle("GET /metrics", g.metrics.Handler())
+	mux.HandleFunc("/", g.unknown)
+	return g.outermost(mux)
+}
+
+// outermost names the request, counts the answer, and turns a defect into an error of one request.
+func (g *Gateway) outermost(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A connection serves many requests, and a deadline of the last one may stand.
+		writeWithin(w, g.cfg.WriteTimeout)
+		cw := &countingWriter{ResponseWriter: w}
+		defer func() {
+			if v := recover(); v != nil {
+				if v == http.ErrAbortHandler {
+					panic(v)
+				}
+				g.cfg.Log.Error("a handler panicked", "value", v)
+				if cw.status == 0 {
+					errInternal().Write(cw)
+				}
+			}
+			g.metrics.Responded(cw.status)
+		}()
+		next.ServeHTTP(cw, r)
+	})
+}
+
+// countingWriter remembers the status.
+type countingWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *countingWriter) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *countingWriter) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *countingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// authenticate returns the tenant of a request, or sends 401.
+func (g *Gateway) authenticate(w http.ResponseWriter, r *http.Request) (string, bool) {
+	key := ""
+	if scheme, rest, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		key = strings.TrimSpace(rest)
+	}
+	tenant, ok := g.cfg.Keys.tenant(key)
+	if !ok {
+		g.metrics.Rejected(telemetry.RejectedAuth)
+		errUnauthorized().Write(w)
+	}
+	return tenant, ok
+}
+
+func (g *Gateway) chat(w http.ResponseWriter, r *http.Request) {
+	g.generate(w, r, openai.Chat, func(body []byte) (openai.Generation, [][]int32, *openai.Error) {
+		req, oerr := openai.DecodeChat(body)
+		if oerr != nil {
+			return openai.Generation{}, nil, oerr
+		}
+		if req.Model != g.cfg.Model {
+			return openai.Generation{}, nil, errModel()
+		}
+		tokens, oerr := g.prompts.chat(req.Messages)
+		return req.Generation, [][]int32{tokens}, oerr
+	})
+}
+
+func (g *Gateway) completion(w http.ResponseWriter, r *http.Request) {
+	g.generate(w, r, openai.Completion, func(body []byte) (openai.Generation, [][]int32, *openai.Error) {
+		req, oerr := openai.DecodeCompletion(body)
+		if oerr != nil {
+			return openai.Generation{}, nil, oerr
+		}
+		if req.Model != g.cfg.Model {
+			return openai.Generation{}, nil, errModel()
+		}
+		var prompts [][]int32
+		for _, p := range req.Prompts {
+			tokens, oerr := g.prompts.text(p)
+			if oerr != nil {
+				return openai.Generation{}, nil, oerr
+			}
+			prompts = append(prompts, tokens)
+		}
+		return req.Generation, prompts, nil
+	})
+}
+
+// generate serves a request for an answer, from its header to its last byte.
+func (g *Gateway) generate(w http.ResponseWriter, r *http.Request, e openai.Endpoint,
+	decode func([]byte) (openai.Generation, [][]int32, *openai.Error),
+) {
+	arrival := g.now()
+	tenant, ok := g.authenticate(w, r)
+	if !ok {
+		return
+	}
+	refuse := func(why telemetry.Rejection, oerr *openai.Error) {
+		g.metrics.Rejected(why)
+		oerr.Write(w)
+	}
+	id := r.Header.Get("X-Request-Id")
+	if id == "" {
+		id = newID("req_")
+	} else if !validRequestID(id) {
+		refuse(telemetry.RejectedInvalid, badRequest(openai.CodeUnsupportedHeader, "X-Request-Id",
+			"X-Request-Id must be 1 to 128 visible ASCII characters."))
+		return
+	}
+	w.Header().Set("X-Request-Id", id)
+	mode, err := g.mode(r)
+	if err != nil {
+		refuse(telemetry.RejectedInvalid, err)
+		return
+	}
+	if g.isStopping() {
+		refuse(telemetry.RejectedShutdown, errShuttingDown())
+		return
+	}
+	release, ok := g.live.claim(tenant, id)
+	if !ok {
+		w.Header().Set("X-Should-Retry", "false") // official clients would repeat a 409
+		refuse(telemetry.RejectedDuplicate, &openai.Error{
+			Status: http.StatusConflict, Type: openai.TypeInvalidRequest, Code: openai.CodeDuplicateRequest, Param: "X-Request-Id",
+			Message: "A request with this X-Request-Id is being served. Use another id, or none.",
+		})
+		return
+	}
+	defer release()
+
+	body, oerr := readBody(w, r, g.cfg.MaxBody, g.cfg.ReadTimeout)
+	if oerr != nil {
+		refuse(telemetry.RejectedInvalid, oerr)
+		return
+	}
+	gen, prompts, oerr := decode(body)
+	if oerr != nil {
+		refuse(telemetry.RejectedInvalid, oerr)
+		return
+	}
+	c, oerr := g.newCall(e, tenant, mode, gen, prompts, arrival)
+	if oerr != nil {
+		refuse(telemetry.RejectedInvalid, oerr)
+		return
+	}
+	leave, oerr := g.admit(r.Context(), c)
+	if oerr != nil {
+		refuse(rejectionOf(oerr), oerr)
+		return
+	}
+	defer leave()
+	if oerr := g.begin(c); oerr != nil {
+		refuse(rejectionOf(oerr), oerr)
+		return
+	}
+	defer c.gone() // whoever is left, after an error or a departure
+	if gen.Stream {
+		oerr = c.stream(w, r, g.cfg.WriteTimeout)
+	} else {
+		oerr = c.answer(w, r, g.cfg.WriteTimeout)
+	}
+	if oerr != nil && oerr.Status != statusClientGone {
+		writeWithin(w, g.cfg.WriteTimeout)
+		oerr.Write(w)
+	}
+}
+
+func rejectionOf(e *openai.Error) telemetry.Rejection {
+	switch e.Code {
+	case openai.CodeRateLimit:
+		return telemetry.RejectedTenant
+	case openai.CodeOverloaded:
+		return telemetry.RejectedQueue
+	case openai.CodeShuttingDown:
+		return telemetry.RejectedShutdown
+	case openai.CodeNoWorkers, openai.CodeNoCompatiblePair:
+		return telemetry.RejectedWorkers
+	}
+	return telemetry.RejectedInvalid
+}
+
+// mode is the request's mode: its header's, or the gateway's.
+func (g *Gateway) mode(r *http.Request) (Mode, *openai.Error) {
+	v := r.Header.Get("Tandem-Mode")
+	if v == "" {
+		return g.cfg.Mode, nil
+	}
+	m, err := ParseMode(strings.ToLower(v))
+	if err != nil {
+		return "", badRequest(openai.CodeUnsupportedHeader, "Tandem-Mode", "Tandem-Mode must be auto, disaggregated or colocated.")
+	}
+	return m, nil
+}
+
+func (g *Gateway) models(w http.ResponseWriter, r *http.Request) {
+	if _, ok := g.authenticate(w, r); ok {
+		writeJSON(w, http.StatusOK, openai.Models(g.created(), g.cfg.Model))
+	}
+}
+
+func (g *Gateway) model(w http.ResponseWriter, r *http.Request) {
+	if _, ok := g.authenticate(w, r); !ok {
+		return
+	}
+	if r.PathValue("id") != g.cfg.Model {
+		errModel().Write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, openai.Model(g.cfg.Model, g.created()))
+}
+
+// created is the start of this gateway: models have no other date.
+func (g *Gateway) created() int64 { return g.epoch.Unix() }
+
+// healthz says that the process lives.
+func (g *Gateway) healthz(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))
+}
+
+// readiness is the answer of /readyz.
+type readiness struct {
+	Status  string `json:"status"` // "ready" or "not ready"
+	Reason  string `json:"reason,omitempty"`
+	Model   string `json:"model"`
+	Mode    Mode   `json:"mode"`
+	Prefill int    `json:"prefill_workers"`
+	Decode  int    `json:"decode_workers"`
+	Both    int    `json:"both_workers"`
+}
+
+// readyz says whether a request of the configured mode would be served now, and why not.
+func (g *Gateway) readyz(w http.ResponseWriter, _ *http.Request) {
+	out := readiness{Status: "ready", Model: g.cfg.Model, Mode: g.cfg.Mode}
+	out.Prefill, out.Decode, out.Both = g.fleet.count()
+	status := http.StatusOK
+	if why := g.unready(); why != "" {
+		out.Status, out.Reason, status = "not ready", why, http.StatusServiceUnavailable
+	}
+	doc, err := json.Marshal(out)
+	if err != nil {
+		errInternal().Write(w)
+		return
+	}
+	writeJSON(w, status, doc)
+}
+
+// unready says why requests cannot be served now, or nothing when they can.
+func (g *Gateway) unready() string {
+	g.mu.Lock()
+	stopping, down, running := g.stopping, g.busDown != 0, g.link != nil
+	g.mu.Unlock()
+	switch {
+	case stopping:
+		return "shutting down"
+	case !running:
+		return "starting"
+	case down:
+		return "the bus is disconnected"
+	}
+	if err := g.fleet.check(g.cfg.Mode, route.Request{}); err != nil {
+		return placeError(Auto, err).Message
+	}
+	return ""
+}
+
+// unknown answers everything else in the API's shape.
+func (g *Gateway) unknown(w http.ResponseWriter, r *http.Request) {
+	known := map[string]string{
+		"/v1/chat/completions": "POST", "/v1/completions": "POST", "/v1/models": "GET",
+		"/healthz": "GET", "/readyz": "GET", "/metrics": "GET",
+	}
+	if method, ok := known[r.URL.Path]; ok {
+		w.Header().Set("Allow", method)
+		(&openai.Error{
+			Status: http.StatusMethodNotAllowed, Type: openai.TypeInvalidRequest, Code: openai.CodeMethodNotAllowed,
+			Message: "Only " + method + " requests are accepted at this URL.",
+		}).Write(w)
+		return
+	}
+	(&openai.Error{
+		Status: http.StatusNotFound, Type: openai.TypeInvalidRequest, Code: openai.CodeUnknownURL,
+		Message: "Unknown URL. See docs/api.md for the endpoints of this server.",
+	}).Write(w)
+}
+
+func writeJSON(w http.ResponseWriter, status int, doc []byte) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	w.Write(append(doc, '\n')) // a client that went away needs no error
+}
+
+// statusClientGone is the status that is counted for answers nobody waited for.
+const statusClientGone = 499

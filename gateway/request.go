@@ -1,0 +1,297 @@
+package gateway
+
+import (
+	"crypto/rand"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem/api/openai"
+	"github.com/tandem-llm/tandem/bus/buspb"
+	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/route"
+	"github.com/tandem-llm/tandem/telemetry"
+)
+
+// request hosts one handoff.Request machine: one sample of one prompt. It has no goroutine; whoever
+// brings a fact locks it, and the machine's actions are executed before the lock is released.
+type request struct {
+	g      *Gateway
+	key    string // names the request in records and on the bus; unique
+	tenant string
+	mode   Mode
+	index  int // the choice's index
+	out    *outbox
+
+	prompt    []int32
+	params    *buspb.Generation // without tokens; not changed
+	maxTokens int               // most completion tokens
+	arrival   time.Duration     // of the HTTP request
+	deadline  time.Duration
+
+	mu       sync.Mutex
+	machine  handoff.Request
+	actions  []handoff.RequestAction // reused
+	facts    []handoff.RequestFact   // facts that executing actions yielded; drained by apply
+	applying bool
+
+	attempts []*attempt // all, the current one last
+	avoid    []route.Target
+	exclude  []route.Target
+	holder   *attempt // its pinned source may be taken over by the next attempt
+	waiting  bool     // for a worker to place it on, until giveUpAt
+	giveUpAt time.Duration
+
+	incoming *buspb.Token // the token that a TokenOut fact being applied speaks of
+	emitted  []int32      // tokens given to the client: forced input of every later attempt
+	asm      *assembler
+	usage    promptUsage
+	firstAt  time.Duration // when the first token came
+	lastAt   time.Duration // when the newest token came
+	failure  *openai.Error // what the client is told if the request fails
+	served   telemetry.Mode
+
+	timer  *time.Timer // reports DeadlineReached
+	timeAt time.Duration
+	placer *time.Timer // ends waiting
+}
+
+// attempt is one handoff of a request.
+type attempt struct {
+	id handoff.ID
+	placement
+	placed   time.Duration // when it was placed
+	pinned   bool
+	endpoint *buspb.Endpoint // of the reservation
+	ticket   []byte          // secret; forgotten when it was sent
+	skip     uint32
+	seen     [3]sequence // statuses known, by side
+	over     bool        // fenced or finished: no new command but cancel
+
+	cancelling [3]bool // a cancel is being sent, by side
+}
+
+// target returns the worker on a side of the attempt.
+func (a *attempt) target(side handoff.Role) route.Target {
+	if side == handoff.RoleDestination {
+		return a.destination
+	}
+	return a.source
+}
+
+// note remembers what the client will be told should the request fail, unless something more
+// specific is known already.
+func (q *request) note(e *openai.Error) {
+	if q.failure == nil {
+		q.failure = e
+	}
+}
+
+// start admits the request and places it.
+func (q *request) start() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	g := q.g
+	g.mu.Lock()
+	g.open[q] = struct{}{}
+	g.mu.Unlock()
+	g.metrics.RequestStarted()
+	q.apply(handoff.RequestFact{
+		Kind: handoff.FactAdmitted, Deadline: q.deadline, Patience: g.cfg.Patience,
+		Retries: uint8(g.cfg.Retries), MaxTokens: q.maxTokens, Recompute: !g.cfg.NoRecompute,
+	})
+	q.place()
+}
+
+// apply tells the machine a fact and executes what it answers, and then the facts that this
+// yielded, until there are none. mu is held.
+func (q *request) apply(f handoff.RequestFact) {
+	q.facts = append(q.facts, f)
+	if q.applying {
+		return // the loop below, further up the stack, takes it
+	}
+	q.applying = true
+	defer func() { q.applying = false }()
+	for len(q.facts) > 0 {
+		f := q.facts[0]
+		q.facts = q.facts[1:]
+		now := q.g.now()
+		actions, result, err := q.machine.Apply(now, f, q.actions[:0])
+		q.record(now, f, actions, result, err)
+		if err != nil {
+			// A defect here or a worker that breaks the protocol. The machine is
+			// unchanged, its deadlines end the request.
+			q.g.cfg.Log.Error("a fact was refused", "request", q.key, "error", err)
+			continue
+		}
+		for _, a := range actions {
+			q.execute(a)
+		}
+		q.actions = actions
+	}
+	q.facts = q.facts[:0]
+}
+
+// record writes the application down. Facts and actions hold no content.
+func (q *request) record(now time.Duration, f handoff.RequestFact, actions []handoff.RequestAction, result handoff.Result, err error) {
+	if q.g.events == nil {
+		return
+	}
+	r := handoff.Record{
+		Host: q.g.cfg.Name, Role: handoff.RoleRequest, Handoff: f.Handoff, Request: q.key, Now: now, Result: result,
+		State: q.machine.State().String(), RequestFact: &f,
+		RequestActions: append([]handoff.RequestAction(nil), actions...),
+	}
+	if err != nil {
+		r.Err, r.Result = err.Error(), 0
+	}
+	q.g.events.Transition(r)
+}
+
+// current returns the machine's current attempt, nil when there is none.
+func (q *request) current() *attempt {
+	if n := len(q.attempts); n > 0 && q.attempts[n-1].id == q.machine.Handoff() {
+		return q.attempts[n-1]
+	}
+	return nil
+}
+
+func (q *request) attempt(id handoff.ID) *attempt {
+	for _, a := range q.attempts {
+		if a.id == id {
+			return a
+		}
+	}
+	return nil
+}
+
+func (q *request) done() bool { return q.machine.State() == handoff.RequestDone }
+
+// placing is what the router needs to know. mu is held.
+func (q *request) placing() route.Request {
+	return route.Request{Tokens: len(q.prompt) + q.maxTokens, Avoid: q.avoid, Exclude: q.exclude}
+}
+
+// place chooses workers and a new handoff id, or waits for workers that may come back. mu is held
+// and the machine waits for a placement.
+func (q *request) place() {
+	if q.machine.State() != handoff.RequestAdmitted {
+		return
+	}
+	g := q.g
+	var holder route.Target
+	if q.holder != nil {
+		holder = q.holder.source
+	}
+	p, err := g.fleet.place(q.mode, q.placing(), holder)
+	if err != nil {
+		q.placeFailed(err)
+		return
+	}
+	q.stopWaiting()
+	a := &attempt{id: mint(), placement: p, placed: g.now()}
+	q.attempts = append(q.attempts, a)
+	g.mu.Lock()
+	g.requests[a.id] = q
+	g.mu.Unlock()
+	q.served = telemetry.Disaggregated
+	if p.policy == handoff.Disabled {
+		q.served = telemetry.Colocated
+	}
+	q.apply(handoff.RequestFact{Kind: handoff.FactPlaced, Policy: p.policy, Handoff: a.id, Rebind: p.rebind})
+}
+
+// placeFailed ends the request, or lets it wait when workers were there and may be again: after a
+// failed attempt, and when all that is missing is a worker of some role.
+func (q *request) placeFailed(err error) {
+	g, now := q.g, q.g.now()
+	var refused *route.RefusedError
+	hopeless := !errors.As(err, &refused) ||
+		len(q.attempts) == 0 && (refused.Has(route.Incompatible) || refused.Has(route.TooLong))
+	if !q.waiting && (len(q.attempts) > 0 || g.fleet.wasReady(q.mode)) {
+		q.waiting, q.giveUpAt = true, now+g.cfg.PlaceWait
+		q.placer = time.AfterFunc(g.cfg.PlaceWait, q.workersChanged)
+	}
+	if !hopeless && q.waiting && now < q.giveUpAt {
+		return
+	}
+	q.stopWaiting()
+	q.note(placeError(q.mode, err))
+	q.apply(handoff.RequestFact{Kind: handoff.FactFailed, Phase: handoff.PhasePlace, Never: len(q.attempts) == 0})
+}
+
+func (q *request) stopWaiting() {
+	q.waiting = false
+	if q.placer != nil {
+		q.placer.Stop()
+		q.placer = nil
+	}
+}
+
+// workersChanged looks again for a place, if the request waits for one.
+func (q *request) workersChanged() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.waiting && !q.done() {
+		q.place()
+	}
+}
+
+// workerLost reports the loss of a worker of the current attempt, or of the one whose pinned source
+// is kept. Older attempts have nothing left there.
+func (q *request) workerLost(t route.Target) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.done() {
+		return
+	}
+	if h := q.holder; h != nil && h.source == t {
+		q.holder = nil
+		q.apply(handoff.RequestFact{Kind: handoff.FactWorkerLost, Handoff: h.id, Side: handoff.RoleSource})
+	}
+	a := q.current()
+	if a == nil {
+		return
+	}
+	for _, side := range []handoff.Role{handoff.RoleSource, handoff.RoleDestination} {
+		if a.target(side) == t && q.machine.Handoff() == a.id {
+			q.apply(handoff.RequestFact{Kind: handoff.FactWorkerLost, Handoff: a.id, Side: side})
+		}
+	}
+}
+
+// clientGone reports that nobody waits for the answer any more.
+func (q *request) clientGone() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.done() {
+		q.apply(handoff.RequestFact{Kind: handoff.FactClientGone})
+	}
+}
+
+// abort fails the request for a reason of the gateway's own, with no further attempt.
+func (q *request) abort(e *openai.Error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.done() {
+		return
+	}
+	q.failure = e
+	q.stopWaiting()
+	f := handoff.RequestFact{Kind: handoff.FactFailed, Phase: handoff.PhasePlace, Never: true}
+	switch q.machine.State() {
+	case handoff.RequestAdmitted:
+	case handoff.RequestDecoding:
+		f.Handoff, f.Side, f.Phase = q.machine.Handoff(), handoff.RoleDestination, handoff.PhaseDecode
+	default:
+		f.Handoff, f.Side, f.Phase = q.machine.Handoff(), handoff.RoleSource, handoff.PhasePrefill
+	}
+	q.apply(f)
+}
+
+// mint makes a handoff id from the wall clock and fresh entropy.
+func mint() handoff.ID {
+	var entropy [10]byte
+	rand.Read(entropy[:])
+	return handoff.Mint(uint64(time.Now().UnixMilli()), entropy)
+}
