@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/tandem-llm/tandem/api/openai"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
@@ -43,9 +42,9 @@ type Config struct {
 	Model string
 	// Vocab is the model's vocabulary, safe for concurrent use; required.
 	Vocab engine.Vocab
-	// Render turns messages into the prompt that the model expects, with the generation prompt at its
-	// end. When nil, chat requests are refused: the model has no chat template.
-	Render func([]openai.Message) (string, error)
+	// Template is the chat template; default: the vocabulary's own. Without any, chat requests are
+	// refused.
+	Template string
 	// Tokenizer, when set, is the vocabulary's digest: workers with another one are not used.
 	Tokenizer state.Digest
 
@@ -100,6 +99,7 @@ func (c *Config) normalize() error {
 	if _, err := ParseMode(string(c.Mode)); err != nil {
 		return fmt.Errorf("%w: Mode: %w", ErrConfig, err)
 	}
+	defaultTo(&c.Template, c.Vocab.ChatTemplate())
 	defaultTo(&c.MaxActive, 256)
 	defaultTo(&c.MaxQueue, 1024)
 	defaultTo(&c.MaxBody, 8<<20)

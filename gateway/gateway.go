@@ -49,7 +49,7 @@ type Gateway struct {
 	closed   []closing               // finished requests, oldest first; guarded by mu
 	busDown  time.Duration           // since when, 0 while the bus is up; guarded by mu
 	stopping bool                    // no new calls; guarded by mu
-	senders  int                      // goroutines that send commands; guarded by mu
+	senders  int                     // goroutines that send commands; guarded by mu
 	commands context.Context         // ends when commands must not be sent any more; set once
 	stop     context.CancelCauseFunc // of commands
 }
@@ -77,7 +77,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g.fleet = newFleet(cfg.Model, cfg.Tokenizer, cfg.WorkerTimeout)
 	g.acks = newAcks(g)
-	g.prompts = newPrompter(cfg.Vocab, cfg.Render)
+	g.prompts = newPrompter(cfg.Vocab, cfg.Template)
 	g.commands, g.stop = context.WithCancelCause(context.Background())
 	g.handler = g.routes()
 	return g, nil

@@ -3,23 +3,28 @@ package gateway
 import (
 	"cmp"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/tandem-llm/tandem/api/openai"
+	"github.com/tandem-llm/tandem/chat"
 	"github.com/tandem-llm/tandem/engine"
 )
 
 // prompter turns prompts into tokens. It is immutable and safe for concurrent use.
 type prompter struct {
 	vocab    engine.Vocab
-	render   func([]openai.Message) (string, error)
+	template string
+	options  chat.Options
 	controls []string // texts of control tokens, longest first
 }
 
-func newPrompter(v engine.Vocab, render func([]openai.Message) (string, error)) *prompter {
-	p := &prompter{vocab: v, render: render}
+func newPrompter(v engine.Vocab, template string) *prompter {
+	p := &prompter{vocab: v, template: template, options: chat.Options{
+		AddGenerationPrompt: true, BOS: tokenText(v, v.BOS()), EOS: tokenText(v, v.EOS()),
+	}}
 	for id := range engine.Token(v.Size()) {
 		if text := v.Text(id); v.IsControl(id) && text != "" {
 			p.controls = append(p.controls, text)
@@ -35,16 +40,17 @@ func newPrompter(v engine.Vocab, render func([]openai.Message) (string, error)) 
 // chat renders messages and turns them into tokens. The text of a control token inside a message is
 // only text: a user cannot end a turn or speak as somebody else.
 func (p *prompter) chat(messages []openai.Message) ([]int32, *openai.Error) {
-	if p.render == nil {
-		return nil, badRequest(openai.CodeUnsupported, "messages", "This model has no chat template: use POST /v1/completions.")
-	}
 	messages, marks := p.disarm(messages)
-	text, err := p.render(messages)
+	list := make([]chat.Message, len(messages))
+	for i, m := range messages {
+		if m.Role == openai.RoleDeveloper {
+			m.Role = openai.RoleSystem // its newer name, which templates do not know
+		}
+		list[i] = chat.Message{Role: m.Role, Content: m.Content, Name: m.Name}
+	}
+	text, err := chat.Render(p.template, list, p.options)
 	if err != nil {
-		// Templates refuse what their model was not trained for, such as roles that do
-		// not alternate. Their words may quote the messages: they stay here.
-		return nil, badRequest(openai.CodeInvalidValue, "messages",
-			"The model's chat template refused the messages. Check the roles and their order.")
+		return nil, templateError(err)
 	}
 	var tokens []int32
 	for text != "" {
@@ -62,6 +68,28 @@ func (p *prompter) chat(messages []openai.Message) ([]int32, *openai.Error) {
 		}
 	}
 	return p.whole(tokens, "messages")
+}
+
+func tokenText(v engine.Vocab, id engine.Token) string {
+	if id < 0 {
+		return ""
+	}
+	return v.Text(id)
+}
+
+// templateError is what the client is told of a rendering that failed.
+func templateError(err error) *openai.Error {
+	switch {
+	case errors.Is(err, chat.ErrMessages):
+		// Templates refuse what their model was not trained for.
+		return badRequest(openai.CodeInvalidValue, "messages",
+			"The model's chat template refuses the messages. Check the roles and their order.")
+	case errors.Is(err, chat.ErrTooLarge):
+		return badRequest(openai.CodeTooLarge, "messages", "There are too many messages, or too much text in them.")
+	case errors.Is(err, chat.ErrNoTemplate):
+		return badRequest(openai.CodeUnsupported, "messages", "This model has no chat template: use POST /v1/completions.")
+	}
+	return badRequest(openai.CodeUnsupported, "messages", "This model's chat template cannot be used: use POST /v1/completions.")
 }
 
 // text turns the prompt of a text completion into tokens. The text of control tokens stands for

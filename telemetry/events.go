@@ -17,7 +17,7 @@ const (
 	DefaultRing = 4_096
 	// sinkQueue is the most events that wait for a slow sink. Later ones are
 	// dropped and counted: a full disk must not stop a request.
-	sinkQueue = 65_536
+	sinkQueue = 16_384
 	// maxEventLine bounds one line that ReadEvents takes.
 	maxEventLine = 1 << 20
 )

@@ -62,7 +62,7 @@ var fields = []Field{
 
 	{"top_k", both, Used, "extension: keep the k most likely tokens; 0 or -1 is off"},
 	{"min_p", both, Used, "extension: 0 to 1, default 0"},
-	{"repetition_penalty", both, Used, "extension: more than 0, at most 2, default 1"},
+	{"repetition_penalty", both, Used, "extension: 0.01 to 2, default 1"},
 	{"ignore_eos", both, Used, "extension: generate past end-of-generation tokens"},
 
 	{"user", both, Harmless, "a string"},

@@ -38,7 +38,7 @@ type Generation struct {
 	TopP              float32  // 0..1; 1 is off
 	TopK              int      // 0 is off
 	MinP              float32  // 0..1; 0 is off
-	RepetitionPenalty float32  // (0,2]; 1 is off
+	RepetitionPenalty float32  // 0.01..2; 1 is off
 	PresencePenalty   float32  // -2..2
 	FrequencyPenalty  float32  // -2..2
 	Seed              *int64   // nil: the server chooses
@@ -125,10 +125,7 @@ func (d *decoder) field(m member, own func(member) *Error) (err *Error) {
 	case "presence_penalty":
 		g.PresencePenalty, err = floatField(m, -2, 2)
 	case "repetition_penalty":
-		g.RepetitionPenalty, err = floatField(m, 0, 2)
-		if err == nil && g.RepetitionPenalty == 0 {
-			err = invalid(CodeInvalidValue, m.name, "Invalid '%s': it must be more than 0.", m.name)
-		}
+		g.RepetitionPenalty, err = floatField(m, 0.01, 2)
 	case "top_k":
 		g.TopK, err = intField(m, -1, 1<<31-1)
 		g.TopK = max(g.TopK, 0)
