@@ -169,7 +169,7 @@ func (c *Conn) onError(_ *nats.Conn, sub *nats.Subscription, err error) {
 	case errors.Is(err, nats.ErrPermissionViolation):
 		c.problem(&Error{Kind: ErrForbidden, Cause: err})
 	default:
-		c.problem(&Error{Kind: ErrDisconnected, Detail: "the server reports an error", Cause: err})
+		c.problem(reconnectProblem(err))
 	}
 }
 

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -127,10 +128,27 @@ func (c *Conn) options(opts Options, d *dialer) []nats.Option {
 		return append(o, nats.InProcessServer(opts.Server.ns), nats.UserInfo(c.peer.URI(), opts.Server.secret))
 	}
 	return append(o,
-		nats.Secure(opts.Identity.ClientTLS(nil, mesh.Peer{Role: mesh.RoleBus})),
+		nats.Secure(c.reporting(opts.Identity.ClientTLS(nil, mesh.Peer{Role: mesh.RoleBus}))),
 		nats.SetCustomDialer(d),
 		nats.SkipHostLookup(), // the dialler looks up, with its own fallbacks
 	)
+}
+
+// reporting makes a configuration that reports refused servers after the first connection: of handshakes that fail while
+// reconnecting nats.go says nothing.
+func (c *Conn) reporting(cfg *tls.Config) *tls.Config {
+	verify := cfg.VerifyConnection
+	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
+		err := verify(cs)
+		c.mu.Lock()
+		connected := c.nc != nil
+		c.mu.Unlock()
+		if err != nil && connected {
+			go c.problem(reconnectProblem(err)) // nats.go holds its lock here, and hosts may send from callbacks
+		}
+		return err
+	}
+	return cfg
 }
 
 // permanent returns the error to give up with, or nil if trying again may help.
@@ -151,12 +169,12 @@ func permanent(err error) error {
 	return nil
 }
 
-// reconnectProblem explains a failed reconnect.
+// reconnectProblem explains a failed reconnect, or what the server says before it ends the connection.
 func reconnectProblem(err error) error {
 	if p := permanent(err); p != nil {
 		return p
 	}
-	return &Error{Kind: ErrDisconnected, Detail: "reconnecting failed", Cause: err}
+	return &Error{Kind: ErrDisconnected, Cause: err}
 }
 
 // dialer makes the TCP connections of one Conn. While the first is being made it obeys Connect's context, also after the
