@@ -122,9 +122,7 @@ func (c *Config) setDefaults() error {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	c.Wire.Identity, c.Wire.Incarnation = c.Identity, c.Incarnation
-	if c.Engine.Paged() {
-		c.Wire.PageBytes = int64(c.Engine.PageBytes(c.PageTokens))
-	}
+	c.Wire.PageBytes = max(int64(c.Engine.PageBytes(c.PageTokens)), 1<<16) // 0 for families without pages
 	_, snapshot := info.Inventory.SnapshotBytes(uint32(c.ContextTokens))
 	c.Wire.LargestUnit = max(c.Wire.PageBytes, int64(snapshot), 1<<20)
 	return nil
