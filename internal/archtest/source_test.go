@@ -56,6 +56,9 @@ var packages = sync.OnceValues(func() ([]*pkg, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := touch(root); err != nil {
+		return nil, err
+	}
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,CgoFiles,IgnoredGoFiles,TestGoFiles,XTestGoFiles", "./...")
 	cmd.Dir = root
 	var stderr bytes.Buffer
@@ -101,6 +104,18 @@ var packages = sync.OnceValues(func() ([]*pkg, error) {
 		out = append(out, p)
 	}
 })
+
+// touch opens every directory of the module. The go command remembers which
+// ones a test opened, so that a new file or package makes a cached result
+// stale; what a child process opens it does not see.
+func touch(root string) error {
+	return filepath.WalkDir(root, func(p string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() && p != root && strings.HasPrefix(d.Name(), ".") {
+			return filepath.SkipDir
+		}
+		return err
+	})
+}
 
 func parse(name string, src []byte) (*file, error) {
 	fset := token.NewFileSet()
