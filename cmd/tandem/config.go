@@ -1,0 +1,143 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"go.yaml.in/yaml/v3"
+)
+
+// configFlag loads the named file in place of the default ones.
+type configFlag string
+
+// BeforeResolve adds the file's values below flags and environment.
+func (c configFlag) BeforeResolve(k *kong.Kong, ctx *kong.Context, trace *kong.Path) error {
+	path := string(ctx.FlagValue(trace.Flag).(configFlag))
+	resolver, err := k.LoadConfig(path)
+	if err != nil {
+		return err
+	}
+	ctx.AddResolver(resolver)
+	return nil
+}
+
+func defaultConfigPaths() []string {
+	paths := []string{"/etc/tandem/config.yaml"}
+	if dir, err := os.UserConfigDir(); err == nil {
+		paths = append(paths, filepath.Join(dir, "tandem", "config.yaml"))
+	}
+	return paths
+}
+
+// maxConfigBytes bounds a configuration file; a real one has a few hundred bytes.
+const maxConfigBytes = 1 << 20
+
+type configResolver struct {
+	name   string
+	values map[string]any
+}
+
+// loadConfig reads a YAML mapping. Keys at the top apply to every command that
+// has a flag of that name; keys below a command's path ("worker", "model new")
+// apply to that command and win.
+func loadConfig(r io.Reader) (kong.Resolver, error) {
+	name := "configuration"
+	if f, ok := r.(*os.File); ok {
+		name = f.Name()
+	}
+	raw, err := io.ReadAll(io.LimitReader(r, maxConfigBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if len(raw) > maxConfigBytes {
+		return nil, fmt.Errorf("%s: larger than %d bytes; is it the right file?", name, maxConfigBytes)
+	}
+	values := map[string]any{}
+	if err := yaml.Unmarshal(raw, &values); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return &configResolver{name: name, values: values}, nil
+}
+
+// Validate refuses keys that no command knows, so that a typo is an error and
+// not a setting that silently does nothing.
+func (c *configResolver) Validate(app *kong.Application) error {
+	known := map[string]bool{}
+	commands := map[string]map[string]bool{}
+	var walk func(n *kong.Node, path string)
+	walk = func(n *kong.Node, path string) {
+		flags := map[string]bool{}
+		for _, f := range n.Flags {
+			known[f.Name], flags[f.Name] = true, true
+		}
+		if path != "" {
+			commands[path] = flags
+		}
+		for _, child := range n.Children {
+			walk(child, strings.TrimSpace(path+" "+child.Name))
+		}
+	}
+	walk(app.Node, "")
+	for key, value := range c.values {
+		flags, isCommand := commands[key]
+		section, isSection := value.(map[string]any)
+		switch {
+		case isCommand && isSection:
+			for sub := range section {
+				if !flags[sub] {
+					return fmt.Errorf("%s: command %q has no flag %q; `tandem %s --help` lists them", c.name, key, sub, key)
+				}
+			}
+		case known[key] && !isSection:
+		default:
+			return fmt.Errorf("%s: unknown key %q; keys are flag names or command names", c.name, key)
+		}
+	}
+	return nil
+}
+
+// Resolve returns the value for one flag, or nil where the file has none.
+func (c *configResolver) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
+	if node := parent.Node(); node != nil && node.Type == kong.CommandNode {
+		if section, ok := c.values[commandPath(node)].(map[string]any); ok {
+			if v, ok := section[flag.Name]; ok {
+				return scalar(v), nil
+			}
+		}
+	}
+	v, ok := c.values[flag.Name]
+	if _, isSection := v.(map[string]any); !ok || isSection {
+		return nil, nil
+	}
+	return scalar(v), nil
+}
+
+func commandPath(n *kong.Node) string {
+	var names []string
+	for ; n != nil && n.Type == kong.CommandNode; n = n.Parent {
+		names = append(names, n.Name)
+	}
+	slices.Reverse(names)
+	return strings.Join(names, " ")
+}
+
+// scalar gives kong the textual form it decodes for every flag type.
+func scalar(v any) any {
+	switch v := v.(type) {
+	case []any:
+		words := make([]string, len(v))
+		for i := range v {
+			words[i] = fmt.Sprint(v[i])
+		}
+		return strings.Join(words, ",")
+	case bool, string:
+		return v
+	default:
+		return fmt.Sprint(v)
+	}
+}

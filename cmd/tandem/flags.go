@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"time"
+)
+
+// serveFlags say what is served. They are the same for `up`, `gateway` and
+// `worker`, so that one configuration file fits all.
+type serveFlags struct {
+	Model     string        `help:"GGUF file to serve; for a split model its first part." placeholder:"FILE"`
+	ModelName string        `help:"Name that clients use for the model; default: the file's name." placeholder:"NAME"`
+	Drain     time.Duration `default:"15s" help:"How long to finish requests in flight when stopping."`
+	LogLevel  string        `default:"info" enum:"debug,info,warn,error" help:"Least severe log lines to write: debug, info, warn or error."`
+	LogFormat string        `default:"text" enum:"text,json" help:"Log format on standard error: text or json."`
+}
+
+func (f *serveFlags) logger(w io.Writer, process string) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(f.LogLevel)) // the enum admits valid names only
+	opt := &slog.HandlerOptions{Level: level}
+	var h slog.Handler = slog.NewTextHandler(w, opt)
+	if f.LogFormat == "json" {
+		h = slog.NewJSONHandler(w, opt)
+	}
+	return slog.New(h).With("process", process)
+}
+
+func (f *serveFlags) args() []string {
+	return []string{
+		"--model=" + f.Model, "--model-name=" + f.ModelName, "--drain=" + f.Drain.String(),
+		"--log-level=" + f.LogLevel, "--log-format=" + f.LogFormat,
+	}
+}
+
+// engineFlags configure one engine.
+type engineFlags struct {
+	Slots      int    `default:"4" help:"Sequences a worker holds at once."`
+	Context    int    `default:"0" help:"Most tokens of one sequence, prompt and answer; 0: what the model was trained for, at most 32768."`
+	Cells      int    `default:"0" help:"Attention cells all sequences of a worker share; 0: slots times context."`
+	PageTokens int    `default:"512" help:"Tokens of one prefill chunk, which is one page of transfer."`
+	Threads    int    `default:"0" help:"Threads that compute; 0: the number of cores divided by the workers that 'up' starts here."`
+	KVType     string `name:"kv-type" default:"f16" enum:"f16,bf16,q8_0" help:"Element type of attention state: f16, bf16 or q8_0."`
+	GPULayers  int    `name:"gpu-layers" default:"-1" help:"Layers to put on an accelerator; -1: all, where there is one."`
+}
+
+func (f *engineFlags) args(threads int) []string {
+	return []string{
+		"--slots=" + strconv.Itoa(f.Slots), "--context=" + strconv.Itoa(f.Context), "--cells=" + strconv.Itoa(f.Cells),
+		"--page-tokens=" + strconv.Itoa(f.PageTokens), "--threads=" + strconv.Itoa(threads),
+		"--kv-type=" + f.KVType, "--gpu-layers=" + strconv.Itoa(f.GPULayers),
+	}
+}
+
+// dataFlags configure the data plane.
+type dataFlags struct {
+	Lane   string `default:"auto" enum:"auto,quic,tls" help:"How bulk state travels: auto, quic or tls (docs/wire.md)."`
+	Lanes  int    `default:"4" help:"Most TLS lanes to one peer."`
+	Window int64  `default:"16777216" help:"Credit of one handoff in bytes; at least four pages are always allowed."`
+}
+
+func (f *dataFlags) args() []string {
+	return []string{"--lane=" + f.Lane, "--lanes=" + strconv.Itoa(f.Lanes), "--window=" + strconv.FormatInt(f.Window, 10)}
+}
+
+// processFlags are those of a process that takes part in a mesh.
+type processFlags struct {
+	Mesh           string `help:"Directory with this process's identity (tandem mesh issue)." placeholder:"DIR" type:"existingdir" required:""`
+	TraceLifecycle string `help:"Write lifecycle events as JSON lines to FILE." placeholder:"FILE"`
+	Announce       bool   `hidden:"" help:"Print one JSON line when ready."`
+	Supervised     bool   `hidden:"" help:"Stop when standard input ends."`
+}
+
+// openTrace opens the file of --trace-lifecycle, or returns nil.
+func (f *processFlags) openTrace() (*os.File, error) {
+	if f.TraceLifecycle == "" {
+		return nil, nil
+	}
+	file, err := os.OpenFile(f.TraceLifecycle, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("--trace-lifecycle: %w", err)
+	}
+	return file, nil
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/tandem-llm/tandem/bus"
+	"github.com/tandem-llm/tandem/engine/install"
+	"github.com/tandem-llm/tandem/engine/llama"
+	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/mesh"
+	"github.com/tandem-llm/tandem/model"
+	"github.com/tandem-llm/tandem/supervise"
+	"github.com/tandem-llm/tandem/telemetry"
+)
+
+// gatewayFlags configure what clients see.
+type gatewayFlags struct {
+	Listen         string        `default:"127.0.0.1:8080" help:"Address of the HTTP API."`
+	BusListen      string        `default:"127.0.0.1:0" help:"Address of the embedded control bus."`
+	Mode           string        `default:"auto" enum:"auto,disaggregated,colocated" help:"How requests are served: auto hands off where a pair of workers can, disaggregated always, colocated never. A request's Tandem-Mode header overrides it."`
+	APIKeys        string        `name:"api-keys" help:"File of API keys, one 'tenant key' pair a line; without it anybody may ask." placeholder:"FILE" type:"existingfile"`
+	MaxActive      int           `default:"256" help:"Most samples generated at once."`
+	MaxQueue       int           `default:"1024" help:"Most requests waiting behind them; more are answered 429."`
+	RequestTimeout time.Duration `default:"10m" help:"Longest life of a request."`
+	Retries        int           `default:"3" help:"Attempts after the first."`
+}
+
+func (f *gatewayFlags) args() []string {
+	args := []string{
+		"--listen=" + f.Listen, "--bus-listen=" + f.BusListen, "--mode=" + f.Mode,
+		"--max-active=" + strconv.Itoa(f.MaxActive), "--max-queue=" + strconv.Itoa(f.MaxQueue),
+		"--request-timeout=" + f.RequestTimeout.String(), "--retries=" + strconv.Itoa(f.Retries),
+	}
+	if f.APIKeys != "" {
+		args = append(args, "--api-keys="+f.APIKeys)
+	}
+	return args
+}
+
+type gatewayCmd struct {
+	serveFlags
+	gatewayFlags
+	processFlags
+
+	NATS    string `name:"nats" help:"Use this external NATS server or cluster instead of the embedded one (docs/bus.md)." placeholder:"URL"`
+	BusMesh string `help:"Directory with the identity of the embedded bus server (role bus); needed unless --nats is given." placeholder:"DIR"`
+}
+
+func (c *gatewayCmd) Run(a *app) error {
+	switch {
+	case c.Model == "":
+		return usageError{errors.New("--model is missing: the gateway needs the model's vocabulary and chat template")}
+	case c.NATS == "" && c.BusMesh == "":
+		return usageError{errors.New("--bus-mesh is missing: the embedded bus needs an identity of role bus (tandem mesh issue --role bus), or use --nats")}
+	}
+	ctx := a.ctx
+	if c.Supervised {
+		var stop context.CancelFunc
+		ctx, stop = supervise.ParentGone(ctx, os.Stdin)
+		defer stop()
+	}
+	id, err := mesh.Load(c.Mesh, nil)
+	if err != nil {
+		return err
+	}
+	log := c.logger(a.stderr, id.Name())
+	events := telemetry.NewEvents(id.Name(), 0, traceTime)
+	trace, err := c.openTrace()
+	if err != nil {
+		return err
+	}
+	if trace != nil {
+		if err := events.Attach(trace); err != nil {
+			return err
+		}
+		defer func() { _ = events.Close(); _ = trace.Close() }()
+	}
+	incarnation := uint64(time.Now().UnixMilli())
+	cfg, err := c.config(ctx, a)
+	if err != nil {
+		return err
+	}
+	cfg.Name, cfg.Incarnation, cfg.Log, cfg.Events = id.Name(), incarnation, log, events
+	g, err := gateway.New(cfg)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return usageError{fmt.Errorf("%w; choose another address with --listen", err)}
+	}
+	defer listener.Close()
+
+	opt := bus.Options{Identity: id, URL: c.NATS, Events: bus.Events{
+		Disconnected: g.BusDown, Reconnected: g.BusUp,
+		Problem: func(err error) { log.Warn("bus", "error", err) },
+	}}
+	ready := announcement{Ready: "gateway", Name: id.Name(), HTTP: listener.Addr().String(), Bus: c.NATS, Model: cfg.Model}
+	if c.NATS == "" {
+		busID, err := mesh.Load(c.BusMesh, nil)
+		if err != nil {
+			return err
+		}
+		srv, err := bus.StartServer(bus.ServerOptions{Identity: busID, Listen: c.BusListen, Log: log})
+		if err != nil {
+			return err
+		}
+		defer srv.Close()
+		opt.Server, ready.Bus = srv, srv.URL()
+	}
+	conn, err := bus.Connect(ctx, opt)
+	if err != nil {
+		return err
+	}
+	link, err := bus.ServeGateway(conn, incarnation, g.BusHandler())
+	if err != nil {
+		return err
+	}
+	if c.Announce {
+		line, _ := json.Marshal(ready)
+		fmt.Fprintln(a.stdout, string(line))
+	}
+	log.Info("serving", "http", ready.HTTP, "bus", ready.Bus, "model", cfg.Model, "mode", c.Mode)
+	err = g.Run(ctx, link, listener)
+	closing, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if cerr := conn.Close(closing); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// config reads what the gateway needs of the model and the key file.
+func (c *gatewayCmd) config(ctx context.Context, a *app) (gateway.Config, error) {
+	m, err := model.Inspect(c.Model)
+	if err != nil {
+		return gateway.Config{}, err
+	}
+	lib, err := install.Ensure(ctx, install.Options{Progress: func(line string) { fmt.Fprintln(a.stderr, line) }})
+	if err != nil {
+		return gateway.Config{}, err
+	}
+	vocab, err := llama.OpenVocab(lib.Dir, m.Files[0])
+	if err != nil {
+		return gateway.Config{}, err
+	}
+	cfg := gateway.Config{
+		Version: version(), Model: c.modelName(), Vocab: vocab, Tokenizer: m.Tokenizer.Digest,
+		Mode: gateway.Mode(c.Mode), MaxActive: c.MaxActive, MaxQueue: c.MaxQueue, RequestTimeout: c.RequestTimeout,
+		Retries: c.Retries, ShutdownGrace: c.Drain,
+	}
+	if c.Retries == 0 {
+		cfg.Retries = -1
+	}
+	if c.APIKeys != "" {
+		f, err := os.Open(c.APIKeys)
+		if err != nil {
+			return cfg, err
+		}
+		defer f.Close()
+		if cfg.Keys, err = gateway.ParseKeys(f); err != nil {
+			return cfg, fmt.Errorf("%s: %w", c.APIKeys, err)
+		}
+	}
+	return cfg, nil
+}

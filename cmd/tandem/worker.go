@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/tandem-llm/tandem/bus"
+	"github.com/tandem-llm/tandem/engine/install"
+	"github.com/tandem-llm/tandem/engine/llama"
+	"github.com/tandem-llm/tandem/mesh"
+	"github.com/tandem-llm/tandem/model"
+	"github.com/tandem-llm/tandem/state"
+	"github.com/tandem-llm/tandem/supervise"
+	"github.com/tandem-llm/tandem/telemetry"
+	"github.com/tandem-llm/tandem/wire"
+	"github.com/tandem-llm/tandem/worker"
+)
+
+type workerCmd struct {
+	serveFlags
+	engineFlags
+	dataFlags
+	processFlags
+
+	Role          string `required:"" enum:"prefill,decode,both" help:"prefill computes prompts (and serves whole requests), decode receives state and generates, both does both."`
+	Bus           string `required:"" help:"Address of the control bus, as the gateway prints it: tls://HOST:PORT; several separated by commas." placeholder:"URL"`
+	Listen        string `default:"127.0.0.1:0" help:"Address of the data plane, UDP and TCP."`
+	Advertise     string `help:"Host under which other workers reach the data plane; needed when --listen names no single host." placeholder:"HOST"`
+	Metrics       string `help:"Address to serve /metrics on; empty: not served." placeholder:"HOST:PORT"`
+	ColocatedOnly bool   `help:"Serve whole requests only, also a model that cannot be handed off."`
+	DumpState     string `help:"Write each handed-off sequence's state to DIR. The files hold what the prompt was turned into; for verification only." placeholder:"DIR" type:"existingdir"`
+}
+
+func (c *workerCmd) Run(a *app) error {
+	if c.Model == "" {
+		return usageError{errors.New("--model is missing: a worker serves one GGUF file")}
+	}
+	ctx := a.ctx
+	if c.Supervised {
+		var stop context.CancelFunc
+		ctx, stop = supervise.ParentGone(ctx, os.Stdin)
+		defer stop()
+	}
+	id, err := mesh.Load(c.Mesh, nil)
+	if err != nil {
+		return err
+	}
+	log := c.logger(a.stderr, id.Name())
+	eng, reason, err := c.openEngine(ctx, a)
+	if err != nil {
+		return err
+	}
+	events := telemetry.NewEvents(id.Name(), 0, traceTime)
+	trace, err := c.openTrace()
+	if err != nil {
+		return err
+	}
+	if trace != nil {
+		if err := events.Attach(trace); err != nil {
+			return err
+		}
+		defer func() { _ = events.Close(); _ = trace.Close() }()
+	}
+	metrics := telemetry.NewWorker(version(), c.Role)
+	cfg := worker.Config{
+		Engine: eng, Identity: id, Incarnation: uint64(time.Now().UnixMilli()), Role: worker.Role(c.Role),
+		ModelName: c.modelName(), Version: version(), ColocatedOnly: reason,
+		Wire: wire.Config{
+			Addr: c.Listen, Advertise: c.Advertise, Lane: wire.LaneMode(c.Lane), Lanes: c.Lanes, Window: c.Window,
+		},
+		Bus: bus.Options{URL: c.Bus}, PageTokens: c.PageTokens, ContextTokens: c.Context,
+		Log: log, Metrics: metrics, Events: events,
+	}
+	if c.DumpState != "" {
+		cfg.StateChecked = stateDump(c.DumpState, func(err error) { log.Error("state not dumped", "error", err) })
+	}
+	w, err := worker.New(ctx, cfg)
+	if err != nil {
+		_ = eng.Close()
+		return err
+	}
+	metricsAddr, err := serveMetrics(ctx, c.Metrics, metrics.Handler())
+	if err != nil {
+		return usageError{err}
+	}
+	if c.Announce {
+		line, _ := json.Marshal(announcement{Ready: "worker", Name: id.Name(), Metrics: metricsAddr})
+		fmt.Fprintln(a.stdout, string(line))
+	}
+	log.Info("serving", "role", c.Role, "model", cfg.ModelName, "backend", eng.Info().Backend, "data", w.Endpoint().QUIC)
+	return w.Run(ctx, c.Drain)
+}
+
+// openEngine loads the model. reason is not empty when the worker must not take
+// part in handoffs.
+func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, reason string, err error) {
+	m, err := model.Inspect(c.Model)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := m.Handoff(); err != nil {
+		if !c.ColocatedOnly {
+			return nil, "", fmt.Errorf("%w (--colocated-only, or `tandem up --mode colocated`, serves it colocated)", err)
+		}
+		reason = err.Error()
+	} else if c.ColocatedOnly {
+		reason = "this worker was asked to serve whole requests only"
+	}
+	lib, err := install.Ensure(ctx, install.Options{Progress: func(line string) { fmt.Fprintln(a.stderr, line) }})
+	if err != nil {
+		return nil, "", err
+	}
+	kv, _ := state.ParseDType(c.KVType) // the enum admits valid names only
+	if c.Context == 0 {
+		c.Context = min(defaultContext, m.Context)
+	}
+	cells := c.Cells
+	if cells == 0 {
+		cells = c.Slots * c.Context
+	}
+	threads := c.Threads
+	if threads == 0 {
+		threads = runtime.NumCPU()
+	}
+	eng, err = llama.Open(llama.Options{
+		Lib: lib.Dir, Model: m.Files[0], Slots: c.Slots, Cells: cells, BatchTokens: max(c.PageTokens, c.Slots),
+		UBatch: c.PageTokens, Threads: threads, KVType: kv, GPULayers: c.gpuLayers(),
+		Log: c.logger(a.stderr, "llama.cpp"),
+	})
+	return eng, reason, err
+}
+
+// defaultContext bounds a sequence where the user names no bound: enough for
+// long prompts, and four such sequences of a model of 8 billion parameters stay
+// below 20 GB.
+const defaultContext = 32768
+
+func (f *engineFlags) gpuLayers() int {
+	if f.GPULayers < 0 {
+		return 1 << 16
+	}
+	return f.GPULayers
+}
+
+func (f *serveFlags) modelName() string {
+	if f.ModelName != "" {
+		return f.ModelName
+	}
+	name := filepath.Base(f.Model)
+	return name[:len(name)-len(filepath.Ext(name))]
+}
+
+// traceTime is the time of event streams: since 1970, so that the streams of
+// several processes of one machine can be laid side by side.
+func traceTime() time.Duration { return time.Duration(time.Now().UnixNano()) }
+
+// serveMetrics serves h on addr until ctx ends and returns the address in use,
+// empty when addr is.
+func serveMetrics(ctx context.Context, addr string, h http.Handler) (string, error) {
+	if addr == "" {
+		return "", nil
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return "", fmt.Errorf("--metrics: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", h)
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	go func() { _ = srv.Serve(l) }()
+	go func() { <-ctx.Done(); _ = srv.Close() }()
+	return l.Addr().String(), nil
+}
+
+// stateDump writes the state of a sequence, as exported after prefill and as
+// re-exported after import, to files that a verifier compares.
+func stateDump(dir string, failed func(error)) func(string, telemetry.Side, []byte) {
+	return func(handoff string, side telemetry.Side, canonical []byte) {
+		name := filepath.Join(dir, handoff+"."+string(side))
+		if err := os.WriteFile(name+".tmp", canonical, 0o600); err != nil {
+			failed(err)
+			return
+		}
+		if err := os.Rename(name+".tmp", name); err != nil {
+			failed(err)
+		}
+	}
+}
