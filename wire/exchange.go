@@ -186,10 +186,16 @@ func (x *exchange) read(ctl *control) {
 	var own *Error
 	if errors.As(err, &own) {
 		x.end(ending{err: x.wrap(own), tell: &refusal{own.Code, own.Detail}})
+		// The peer is told why before the stream goes away: read on until it hung up, for a while.
+		ctl.st.SetReadDeadline(time.Now().Add(x.n.cfg.Timeouts.FirstByte))
+		_, err = io.Copy(io.Discard, ctl.st)
 	} else {
 		x.lost(ctl, err)
+		if err == io.EOF {
+			return // the own direction ends when its writer is done
+		}
 	}
-	if err != io.EOF {
+	if err != nil {
 		ctl.st.stop()
 	}
 }
