@@ -24,7 +24,7 @@ func (a *Assembly) admit(h *UnitHeader) error {
 	if _, ok := p.seen[h.Index]; ok {
 		return h.refuse(ErrDuplicateUnit, "index", "", "")
 	}
-	if p.last >= 0 && (h.Final || int64(h.Index) > p.last) || h.Final && int64(h.Index) < p.highest {
+	if p.last >= 0 && int64(h.Index) > p.last || h.Final && int64(h.Index) < p.highest {
 		return h.refuse(ErrFinal, "index", "", "")
 	}
 	ref := h.ref(Digest{})
