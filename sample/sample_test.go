@@ -411,9 +411,11 @@ func TestValidate(t *testing.T) {
 			t.Errorf("vocabulary of %d: error %v, want ErrParams", vocab, err)
 		}
 	}
-	full := Params{Temperature: MaxTemperature, TopK: math.MaxInt32, TopP: 1, MinP: 1, RepetitionPenalty: MaxRepetition,
+	full := Params{
+		Temperature: MaxTemperature, TopK: math.MaxInt32, TopP: 1, MinP: 1, RepetitionPenalty: MaxRepetition,
 		PresencePenalty: -MaxPenalty, FrequencyPenalty: MaxPenalty, PenaltyWindow: MaxWindow,
-		LogitBias: map[int32]float32{0: -MaxBias, 4999: MaxBias}, Logprobs: true, TopLogprobs: MaxTopLogprobs}
+		LogitBias: map[int32]float32{0: -MaxBias, 4999: MaxBias}, Logprobs: true, TopLogprobs: MaxTopLogprobs,
+	}
 	if _, err := New(full, 5000); err != nil {
 		t.Errorf("everything at its limit: %v", err)
 	}

@@ -133,9 +133,11 @@ func (s *Sampler) UnmarshalBinary(data []byte) error {
 	}
 	vocab := int(d.u32())
 	index := d.u64()
-	p := Params{Seed: d.u64(), Temperature: d.f32(), TopK: int(d.u32()), TopP: d.f32(), MinP: d.f32(),
+	p := Params{
+		Seed: d.u64(), Temperature: d.f32(), TopK: int(d.u32()), TopP: d.f32(), MinP: d.f32(),
 		RepetitionPenalty: d.f32(), PresencePenalty: d.f32(), FrequencyPenalty: d.f32(),
-		PenaltyWindow: int(d.u32()), TopLogprobs: int(d.u8()), Logprobs: flags&flagLogprobs != 0}
+		PenaltyWindow: int(d.u32()), TopLogprobs: int(d.u8()), Logprobs: flags&flagLogprobs != 0,
+	}
 	n := int(d.u32())
 	if d.short || n > MaxBiases || n*8 > len(d.rest) {
 		return fmt.Errorf("%w: truncated", ErrState)

@@ -97,8 +97,11 @@ func TestFrom(t *testing.T) {
 			{name: "libllama.so.0", body: "llama"},
 			{name: "llama-server", body: "not a library"},
 		}, []string{"libggml-base.so>libggml-base.so.0", "libggml-base.so.0>libggml-base.so.0.25.1", "libggml-base.so.0.25.1", "libggml.so>libggml.so.0", "libggml.so.0", "libllama.so>libllama.so.0", "libllama.so.0"}, nil},
-		{"links out of the directory are followed", append(libraries(in.plat)[1:], entry{name: "libggml-base.so", link: "elsewhere/base"}, entry{name: "elsewhere/base", body: ggmlBase(Commit)}),
-			[]string{"libggml-base.so", "libggml.so", "libllama.so"}, nil},
+		{
+			"links out of the directory are followed", append(libraries(in.plat)[1:], entry{name: "libggml-base.so", link: "elsewhere/base"}, entry{name: "elsewhere/base", body: ggmlBase(Commit)}),
+			[]string{"libggml-base.so", "libggml.so", "libllama.so"},
+			nil,
+		},
 		{"a longer commit", append(libraries(in.plat)[1:], entry{name: "libggml-base.so", body: ggmlBase(Commit + "0123")}), []string{"libggml-base.so", "libggml.so", "libllama.so"}, nil},
 		{"a modified build", append(libraries(in.plat)[1:], entry{name: "libggml-base.so", body: ggmlBase(Commit + "-dirty")}), nil, ErrVersion},
 		{"a build without git", append(libraries(in.plat)[1:], entry{name: "libggml-base.so", body: ggmlBase("unknown")}), nil, ErrVersion},

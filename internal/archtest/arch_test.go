@@ -153,8 +153,10 @@ func TestPackageComments(t *testing.T) {
 // satisfy a well-known interface, and the constants of a group that has any
 // comment, or a named type, to say what they are.
 func TestExportedComments(t *testing.T) {
-	excused := []string{"Error", "Unwrap", "Is", "String", "Close", "Len", "Less", "Swap", "Push", "Pop", "Write", "Read",
-		"MarshalText", "UnmarshalText", "MarshalJSON", "UnmarshalJSON"}
+	excused := []string{
+		"Error", "Unwrap", "Is", "String", "Close", "Len", "Less", "Swap", "Push", "Pop", "Write", "Read",
+		"MarshalText", "UnmarshalText", "MarshalJSON", "UnmarshalJSON",
+	}
 	for _, p := range load(t) {
 		for _, f := range p.files {
 			if ast.IsGenerated(f.ast) || f.ast.Name.Name == "main" {
