@@ -61,6 +61,12 @@ func (e event) give(a *Assembly) error {
 		return a.Manifest(e.d.encode())
 	}
 	u := &e.d.units[e.unit]
+	if e.unit%2 == 1 { // as a host that hashed while the payload streamed
+		d := NewDigester(testKey())
+		d.Start(&u.h)
+		d.Write(u.payload)
+		return a.Streamed(&u.h, uint64(len(u.payload)), UpdateChecksum(0, u.payload), d.Sum())
+	}
 	return a.Unit(&u.h, u.payload)
 }
 

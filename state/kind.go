@@ -194,11 +194,6 @@ func (r Range) Len() uint32 {
 	return r.End - r.First
 }
 
-// Contains reports whether o, not empty, lies inside r.
-func (r Range) Contains(o Range) bool {
-	return o.First < o.End && r.First <= o.First && o.End <= r.End
-}
-
 // String returns "[first,end)".
 func (r Range) String() string {
 	return "[" + strconv.FormatUint(uint64(r.First), 10) + "," + strconv.FormatUint(uint64(r.End), 10) + ")"
