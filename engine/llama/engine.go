@@ -24,6 +24,8 @@ type Engine struct {
 
 	// schema is the layout of state blobs; nil when state cannot move.
 	schema *blob.Schema
+	// recurrence is set when the model has recurrent state.
+	recurrence bool
 	// layers maps the layers of each section to trunk layers.
 	layers layerMap
 
@@ -110,16 +112,17 @@ func (e *Engine) Decode(rows []engine.Row) error {
 	if code == 1 {
 		return fmt.Errorf("%w for a batch of %d rows", engine.ErrNoCells, len(rows))
 	}
-	// 2: aborted; on hybrid models positions stay advanced. -1: llama.cpp sees
-	// other positions than this engine. Below: out of memory or a failed
-	// computation, with parts of the batch in place. None of these sequences
-	// can be trusted.
+	// -1: llama.cpp sees other positions than this engine. 2: the computation
+	// was aborted. Below -1: out of memory, or it failed, with parts of the batch
+	// in place. None of these sequences can be trusted.
 	dropped := true
 	for _, s := range e.batch.touched {
 		dropped = e.native.removeSeq(s) && dropped
 		e.slots[s].tokens = 0
 	}
-	if code < -1 || !dropped {
+	// Recurrent memory is worse: to put the batch's sequences side by side, the
+	// computation itself moves the rows of others, so they may be lost as well.
+	if code < -1 || !dropped || code == 2 && e.recurrence {
 		return e.fatal("decode code %d", code)
 	}
 	return fmt.Errorf("%w (code %d)", engine.ErrLost, code)

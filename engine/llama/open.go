@@ -44,6 +44,7 @@ func (e *Engine) open(o *Options, file *model.Model) error {
 		return &Error{Kind: ErrModel, Subject: o.Model, Reason: "it has an encoder; only decoder models generate text here",
 			Next: "choose another model"}
 	}
+	e.recurrence = llama.ModelIsRecurrent(e.model) || llama.ModelIsHybrid(e.model)
 	if e.vocab, err = newVocab(e.lib, e.model); err != nil {
 		return err
 	}
