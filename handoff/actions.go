@@ -13,9 +13,9 @@ type ActionKind uint8
 const (
 	// ActionDispatchPrefill (S): queue the prompt with the scheduler; with Reuse
 	// set, take over that handoff's pinned memory instead, atomically, then
-	// report Cancelled{ReasonRebound} to the old source. Fields: Reuse.
-	// Answered by PrefillPinned (each part), FinishedAtSource or
-	// PrefillRejected.
+	// report Cancelled{ReasonRebound} to the old source (policy Disabled: and go
+	// on decoding from it). Fields: Reuse. Answered by PrefillPinned (each part),
+	// FinishedAtSource or PrefillRejected.
 	ActionDispatchPrefill ActionKind = 1 + iota
 	// ActionStopPrefill (S): let no further step include the sequence. Answered by
 	// StepRetired for each part that still had DispatchPrefill unanswered; a

@@ -62,6 +62,18 @@ func (m *Destination) Deadline() (time.Duration, bool) {
 // On error the machine is unchanged, dst is returned as given and the error is
 // a *FactError.
 func (m *Destination) Apply(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+	old, wasArmed := m.Deadline()
+	dst, result, err := m.apply(now, f, dst)
+	if err != nil || result != Applied {
+		return dst, result, err
+	}
+	if at, armed := m.Deadline(); armed && (!wasArmed || at != old) {
+		dst = append(dst, DestinationAction{Kind: ActionWakeAt, At: at})
+	}
+	return dst, result, nil
+}
+
+func (m *Destination) apply(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	if !destinationTakes(f.Kind) {
 		return m.refuse(dst, f, ErrInvalid, "a fact that a destination takes")
 	}
@@ -143,10 +155,8 @@ func (m *Destination) route(now time.Duration, f DestinationFact, dst []Destinat
 	if m.quarantine == 0 {
 		m.quarantine = defaultQuarantine
 	}
-	return append(dst,
-		DestinationAction{Kind: ActionWakeAt, At: m.until},
-		DestinationAction{Kind: ActionReserveDestination, PromptTokens: f.PromptTokens,
-			Headroom: f.Headroom, Deadline: f.Deadline}), Applied, nil
+	return append(dst, DestinationAction{Kind: ActionReserveDestination, PromptTokens: f.PromptTokens,
+		Headroom: f.Headroom, Deadline: f.Deadline}), Applied, nil
 }
 
 func (m *Destination) reserved(f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
@@ -210,7 +220,7 @@ func (m *Destination) streamOpened(f DestinationFact, dst []DestinationAction) (
 func (m *Destination) receiveCompleted(f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	bit := uint16(1) << f.Part
 	switch {
-	case m.opened&bit == 0:
+	case m.opened&bit == 0 && (m.state != DestinationDraining || m.asked&bit == 0):
 		return m.refuse(dst, f, ErrImpossible, "StreamOpened first")
 	case m.done&bit != 0:
 		return dst, NoOp, nil

@@ -62,7 +62,6 @@ func (m *Destination) end(now time.Duration, outcome Outcome, f DestinationFact,
 	dst = m.tryRelease(dst)
 	if m.state == DestinationDraining {
 		m.until = later(now, m.quarantine)
-		dst = append(dst, DestinationAction{Kind: ActionWakeAt, At: m.until})
 	}
 	return dst, Applied, nil
 }

@@ -84,6 +84,18 @@ func (m *Request) Deadline() (time.Duration, bool) {
 // a *FactError. A message of an attempt that was given up is a NoOp that
 // appends Cancel: the fence that keeps two decoders from feeding one client.
 func (m *Request) Apply(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+	old, wasArmed := m.Deadline()
+	dst, result, err := m.apply(now, f, dst)
+	if err != nil || result != Applied {
+		return dst, result, err
+	}
+	if at, armed := m.Deadline(); armed && (!wasArmed || at != old) {
+		dst = append(dst, RequestAction{Kind: ActionWakeAt, At: at})
+	}
+	return dst, result, nil
+}
+
+func (m *Request) apply(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	if !requestTakes(f.Kind) {
 		return m.refuse(dst, f, ErrInvalid, "a fact that a request takes")
 	}
@@ -176,7 +188,7 @@ func (m *Request) admit(now time.Duration, f RequestFact, dst []RequestAction) (
 		m.lease = defaultLease
 	}
 	m.maxTokens, m.retries, m.recompute = f.MaxTokens, f.Retries, f.Recompute
-	return m.wake(dst), Applied, nil
+	return dst, Applied, nil
 }
 
 func (m *Request) place(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
@@ -212,7 +224,7 @@ func (m *Request) place(now time.Duration, f RequestFact, dst []RequestAction) (
 			m.until = min(m.deadline, later(now, m.patience))
 		}
 	}
-	return m.wake(dst), Applied, nil
+	return dst, Applied, nil
 }
 
 func (m *Request) bookingsMade(f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
@@ -272,7 +284,7 @@ func (m *Request) reserved(f RequestFact, dst []RequestAction) ([]RequestAction,
 		return m.prefill(dst), Applied, nil // never before the reservation (case 2)
 	}
 	m.state = RequestHandingOff
-	return m.wake(dst), Applied, nil // the destination pulls; its stream keeps the lease alive
+	return dst, Applied, nil // the destination pulls; its stream keeps the lease alive
 }
 
 func (m *Request) reserveRefused(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
@@ -300,12 +312,12 @@ func (m *Request) prefillPinned(now time.Duration, f RequestFact, dst []RequestA
 	m.rebinding = false
 	if m.policy == DestinationFirst {
 		m.state = RequestHandingOff
-		return m.wake(dst), Applied, nil
+		return dst, Applied, nil
 	}
 	m.state = RequestReserving
 	m.renewAt = later(now, m.renewEvery())
 	dst = m.book(BookDecode, dst)
-	return m.wake(dst), Applied, nil
+	return dst, Applied, nil
 }
 
 func (m *Request) refuse(dst []RequestAction, f RequestFact, err error, want string) ([]RequestAction, Result, error) {

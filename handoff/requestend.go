@@ -91,8 +91,7 @@ func (m *Request) deadlineReached(now time.Duration, f RequestFact, dst []Reques
 	if !m.reuse.IsZero() {
 		target = m.reuse
 	}
-	dst = append(dst, RequestAction{Kind: ActionRenewLease, Handoff: target, Seq: m.seq, For: m.lease})
-	return m.wake(dst), Applied, nil
+	return append(dst, RequestAction{Kind: ActionRenewLease, Handoff: target, Seq: m.seq, For: m.lease}), Applied, nil
 }
 
 // renewEvery is the interval of lease renewals: two may get lost.
@@ -128,9 +127,8 @@ func (m *Request) giveUp(now time.Duration, f RequestFact, dst []RequestAction) 
 	m.state, m.until = RequestAdmitted, m.deadline
 	m.handoff = ID{}
 	m.pinned, m.rebinding, m.askedSource, m.askedDestination = false, false, false, false
-	dst = append(dst, RequestAction{Kind: ActionRetry, ReuseSource: keep, Reuse: m.reuse,
+	return append(dst, RequestAction{Kind: ActionRetry, ReuseSource: keep, Reuse: m.reuse,
 		AvoidSourceFirst: m.avoidSourceFirst, Phase: f.Phase, Outcome: f.Outcome, Index: m.next})
-	return m.wake(dst)
 }
 
 // finish ends the request: everything is cancelled and unbooked, once.
@@ -224,10 +222,4 @@ func (m *Request) unbookAll(dst []RequestAction) []RequestAction {
 		dst = m.unbook(b, dst)
 	}
 	return dst
-}
-
-// wake emits the time at which the host must report DeadlineReached next.
-func (m *Request) wake(dst []RequestAction) []RequestAction {
-	at, _ := m.Deadline()
-	return append(dst, RequestAction{Kind: ActionWakeAt, At: at})
 }

@@ -14,8 +14,7 @@ func (m *Request) commit(dst []RequestAction) []RequestAction {
 	dst = m.unbook(BookPrefill, dst)
 	dst = m.dropReuse(ReasonRebound, dst)
 	m.rebinding = false
-	dst = append(dst, RequestAction{Kind: ActionMoveAffinity, Handoff: m.handoff})
-	return m.wake(dst)
+	return append(dst, RequestAction{Kind: ActionMoveAffinity, Handoff: m.handoff})
 }
 
 func (m *Request) committed(f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
@@ -52,7 +51,7 @@ func (m *Request) tokenOut(f RequestFact, dst []RequestAction) ([]RequestAction,
 	m.next++
 	if m.policy == Disabled && m.rebinding {
 		m.rebinding = false
-		dst = m.wake(m.dropReuse(ReasonRebound, dst))
+		dst = m.dropReuse(ReasonRebound, dst)
 	}
 	if f.Finish == 0 && m.next == m.maxTokens {
 		f.Finish = FinishLength

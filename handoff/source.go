@@ -82,6 +82,18 @@ func (m *Source) Deadline() (time.Duration, bool) {
 // On error the machine is unchanged, dst is returned as given and the error is
 // a *FactError.
 func (m *Source) Apply(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+	old, wasArmed := m.Deadline()
+	dst, result, err := m.apply(now, f, dst)
+	if err != nil || result != Applied {
+		return dst, result, err
+	}
+	if at, armed := m.Deadline(); armed && (!wasArmed || at != old) {
+		dst = append(dst, SourceAction{Kind: ActionWakeAt, At: at})
+	}
+	return dst, result, nil
+}
+
+func (m *Source) apply(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	if !sourceTakes(f.Kind) {
 		return m.refuse(dst, f, ErrInvalid, "a fact that a source takes")
 	}
@@ -168,7 +180,6 @@ func (m *Source) dispatch(now time.Duration, f SourceFact, dst []SourceAction) (
 	if m.quarantine == 0 {
 		m.quarantine = defaultQuarantine
 	}
-	dst = append(dst, SourceAction{Kind: ActionWakeAt, At: m.until})
 	return m.startPrefill(dst), Applied, nil
 }
 
@@ -211,7 +222,7 @@ func (m *Source) prefillPinned(now time.Duration, f SourceFact, dst []SourceActi
 		return m.refuse(dst, f, ErrImpossible, "DispatchPrefill first")
 	case f.Blocks < 1 || f.For <= 0:
 		return m.refuse(dst, f, ErrInvalid, "pinned blocks and a lease: recompute a preempted prefill before pinning it")
-	case m.maxTokens == 1:
+	case m.maxTokens == 1 && m.reuse.IsZero(): // a state taken over was sampled from before
 		return m.refuse(dst, f, ErrImpossible, "FinishedAtSource: the first token is the last one")
 	case m.pinned&bit != 0:
 		return dst, NoOp, nil
@@ -226,7 +237,6 @@ func (m *Source) prefillPinned(now time.Duration, f SourceFact, dst []SourceActi
 	}
 	m.state = SourcePinned
 	m.until = m.leaseUntil(now, f.For)
-	dst = append(dst, SourceAction{Kind: ActionWakeAt, At: m.until})
 	for r := range m.readers {
 		if m.ended&(1<<r) != 0 {
 			continue

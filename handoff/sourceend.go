@@ -36,7 +36,6 @@ func (m *Source) end(now time.Duration, set uint16, outcome Outcome, f SourceFac
 	dst = m.tryRelease(dst)
 	if m.state == SourceDraining && m.touching() != 0 {
 		m.until = later(now, m.quarantine)
-		dst = append(dst, SourceAction{Kind: ActionWakeAt, At: m.until})
 	}
 	return dst, Applied, nil
 }

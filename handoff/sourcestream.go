@@ -132,10 +132,7 @@ func (m *Source) leaseRenewed(now time.Duration, f SourceFact, dst []SourceActio
 		return dst, NoOp, nil
 	}
 	m.seq = max(m.seq, f.Seq)
-	if until != m.until {
-		m.until = until
-		dst = append(dst, SourceAction{Kind: ActionWakeAt, At: until})
-	}
+	m.until = until
 	return dst, Applied, nil
 }
 
