@@ -7,3 +7,6 @@ func (o *Options) SetPending(n int) { o.pending = n }
 
 // Backoff is backoff.
 func Backoff(attempt int, lo, hi time.Duration) time.Duration { return backoff(attempt, lo, hi) }
+
+// RegistrySize is the number of names that a registry remembers.
+func RegistrySize(r *Registry) int { return len(r.entries) }

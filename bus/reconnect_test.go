@@ -255,9 +255,10 @@ func TestConnectWaits(t *testing.T) {
 	w := embedded(t)
 	w.stop()
 	done := make(chan *bus.Conn, 1)
+	id, url := w.issue(t, mesh.RoleWorker, "w1"), w.url
 	go func() {
 		conn, err := bus.Connect(context.Background(), bus.Options{
-			Identity: w.issue(t, mesh.RoleWorker, "w1"), URL: w.url, ReconnectMin: time.Millisecond, ReconnectMax: 5 * time.Millisecond,
+			Identity: id, URL: url, ReconnectMin: time.Millisecond, ReconnectMax: 5 * time.Millisecond,
 		})
 		if err != nil {
 			t.Error(err)
