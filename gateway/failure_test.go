@@ -324,7 +324,7 @@ func TestUnknownHandoff(t *testing.T) {
 		d.status(id, buspb.Side_SIDE_DESTINATION, ended(buspb.Outcome_OUTCOME_EXPIRED))
 		d.status("short", buspb.Side_SIDE_DESTINATION, ended(buspb.Outcome_OUTCOME_EXPIRED))
 		time.Sleep(time.Second)
-		if got := d.acked[id+"SIDE_DESTINATION"]; got != 1 {
+		if got, _ := d.known(id, buspb.Side_SIDE_DESTINATION); got != 1 {
 			t.Errorf("acknowledged up to %d", got)
 		}
 	})
@@ -336,7 +336,7 @@ func TestForeignStatus(t *testing.T) {
 		d := r.b.workers["d1"]
 		liar := r.b.workers["d2"]
 		at(d, 2, "Tokens", func() {
-			for k := range d.held {
+			for _, k := range d.reservations() {
 				liar.deliver(&buspb.Status{
 					Handoff: []byte(k), Side: buspb.Side_SIDE_DESTINATION, Seq: 99,
 					Body: &buspb.Status_Tokens{Tokens: &buspb.Tokens{From: 1, Tokens: []*buspb.Token{{Id: 'X', Piece: []byte("X")}}}},
@@ -355,9 +355,8 @@ func TestAcksComeBack(t *testing.T) {
 		time.Sleep(time.Second)
 		d := r.b.workers["d1"]
 		id := d.handoffOf(t)
-		k := string(id[:]) + "SIDE_DESTINATION"
-		if d.acked[k] != d.seq[k] || d.acked[k] == 0 {
-			t.Errorf("acknowledged %d of %d", d.acked[k], d.seq[k])
+		if acked, last := d.known(string(id[:]), buspb.Side_SIDE_DESTINATION); acked != last || acked == 0 {
+			t.Errorf("acknowledged %d of %d", acked, last)
 		}
 	})
 }
@@ -369,7 +368,7 @@ func TestBusOutage(t *testing.T) {
 			d := r.b.workers["d1"]
 			time.AfterFunc(4*time.Second, func() {
 				r.b.setDown(false)
-				for k := range d.held {
+				for _, k := range d.reservations() {
 					d.repeat(k) // as a real worker does
 				}
 			})
@@ -405,7 +404,7 @@ func TestDeadline(t *testing.T) {
 		r.stop()
 		d := r.b.workers["d1"]
 		id := d.handoffOf(t)
-		if got := d.cancelled[string(id[:])]; got != buspb.Reason_REASON_DEADLINE {
+		if got := d.reason(id); got != buspb.Reason_REASON_DEADLINE {
 			t.Errorf("cancelled for %v", got)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/tandem-llm/tandem/api/openai"
@@ -201,6 +202,7 @@ func TestMaxTokensAndFirstTokenEnd(t *testing.T) {
 		if got := r.chatText(w); got != "H" || !strings.Contains(w.Body.String(), `"finish_reason":"length"`) {
 			t.Errorf("%s", w.Body)
 		}
+		time.Sleep(time.Second)
 		// It ended at the source: the reservation is not needed any more.
 		if n := r.b.workers["d1"].count("Cancel"); n != 1 {
 			t.Errorf("decode worker was cancelled %d times", n)
@@ -247,7 +249,7 @@ func TestDisconnectCancels(t *testing.T) {
 		r.postCtx(ctx, "/v1/chat/completions", streamBody)
 		r.stop()
 		id := d1.handoffOf(t)
-		if got := d1.cancelled[string(id[:])]; got != buspb.Reason_REASON_CLIENT {
+		if got := d1.reason(id); got != buspb.Reason_REASON_CLIENT {
 			t.Errorf("decode worker: cancelled for %v", got)
 		}
 	})

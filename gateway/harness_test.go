@@ -73,6 +73,7 @@ func inBubble(t *testing.T, prepare func(cfg *Config, b *scripted), f func(r *ri
 		}
 		f(r)
 		r.stop()
+		time.Sleep(time.Minute) // scripted workers end what they do
 		r.checkClean()
 	})
 }

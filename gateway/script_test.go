@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -445,6 +446,27 @@ func (w *worker) commands() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.log)
+}
+
+// reason returns why a handoff was cancelled, 0 when it was not.
+func (w *worker) reason(id handoff.ID) buspb.Reason {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cancelled[string(id[:])]
+}
+
+// known returns up to where the gateway acknowledged, and the number of the last status.
+func (w *worker) known(id string, side buspb.Side) (acked, last uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.acked[id+side.String()], w.seq[id+side.String()]
+}
+
+// reservations returns the handoffs that were reserved.
+func (w *worker) reservations() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Keys(w.held))
 }
 
 func (w *worker) count(name string) int {
