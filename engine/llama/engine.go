@@ -32,8 +32,8 @@ type Engine struct {
 	native  *native
 	batch   batch
 	scratch blob.Scratch
-	// stripBuf is reused by strip.
-	stripBuf []byte
+	// stripBlobs is what strip sets, one after the other.
+	stripBlobs [][]byte
 	// slots are the sequences 0 to Info.Slots-1 of the context.
 	slots []slot
 	// scratchSeq is the sequence T that pages pass through. It is empty between

@@ -87,33 +87,36 @@ func (e *Engine) ExportPage(seq int32, first, end int, dst []byte) (int, error) 
 // recurrent memory, so that the blob of T is the page and nothing else, at a
 // size known beforehand.
 func (e *Engine) strip() {
-	m := e.schema.Memory
-	if m.Recurrence() {
-		// An empty recurrent section replaces T's state with none.
-		b := e.scratchBlob()
-		if m.Window() {
-			b = append32(b, 1, 0) // no window cells: leaves them as they are
-		}
-		b = e.schema.AppendEmptyREC(b)
+	if len(e.stripBlobs) == 0 {
+		return
+	}
+	e.lib.hush()
+	for _, b := range e.stripBlobs {
 		e.native.stateSet(b, e.scratchSeq, statePartial)
 	}
-	if m.Window() {
+	e.lib.unhush()
+}
+
+// makeStripBlobs makes what strip sets into T.
+func makeStripBlobs(s *blob.Schema) [][]byte {
+	var list [][]byte
+	if s.Memory.Recurrence() {
+		// An empty recurrent section replaces T's state with none.
+		b := append32(nil, blob.Magic, 0)
+		if s.Memory.Window() {
+			b = append32(b, 1, 0) // no window cells: leaves them as they are
+		}
+		list = append(list, s.AppendEmptyREC(b))
+	}
+	if s.Memory.Window() {
 		// There is no way to ask for this: a window section without cells
 		// leaves the cells that are there. One that promises a cell and ends
 		// makes llama.cpp empty T's window first, then miss the cell and
 		// report failure, with nothing else done. Copying the window out with
 		// every page, to be cut away, would be most of the bytes.
-		b := append32(e.scratchBlob(), 1, 1)
-		e.lib.sink.hush()
-		e.native.stateSet(b, e.scratchSeq, statePartial)
-		e.lib.sink.unhush()
+		list = append(list, append32(nil, blob.Magic, 0, 1, 1))
 	}
-}
-
-// scratchBlob returns reused memory that begins as a blob for T.
-func (e *Engine) scratchBlob() []byte {
-	e.stripBuf = append32(e.stripBuf[:0], blob.Magic, 0)
-	return e.stripBuf
+	return list
 }
 
 func append32(b []byte, vs ...uint32) []byte {

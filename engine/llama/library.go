@@ -27,6 +27,12 @@ type library struct {
 	dir  string // absolute, symbolic links resolved
 	fn   functions
 	sink sink
+	// logFn is the C function pointer of the sink. hushed counts those who do
+	// not want it to be called now.
+	logFn   uintptr
+	hushMu  sync.Mutex
+	hushed  int
+	logArgs [2]uintptr
 	// version and ggml as the libraries state them.
 	version, ggml string
 }
@@ -96,7 +102,9 @@ func (l *library) open() error {
 	if l.fn.setAbort, err = base.Prep("ggml_set_abort_callback", &ffi.TypePointer, &ffi.TypePointer); err != nil {
 		return l.broken(err)
 	}
-	llama.LogSet(l.sink.callback())
+	l.logFn = l.sink.callback()
+	l.hush()
+	l.unhush() // sets it
 	l.reportAborts()
 	llama.Init()
 	lines, _ := l.sink.take()
@@ -141,6 +149,32 @@ func (l *library) reportAborts() {
 	})
 	var old uintptr
 	l.fn.setAbort.Call(unsafe.Pointer(&old), unsafe.Pointer(&cb))
+}
+
+// setLog makes llama.cpp log to a C function. hushMu is held.
+func (l *library) setLog(fn uintptr) {
+	l.logArgs = [2]uintptr{fn, 0}
+	purego.SyscallN(l.fn.logSet.Addr, l.logArgs[:]...)
+}
+
+// hush keeps llama.cpp's log from Go until unhush: a call is about to provoke a
+// failure that is wanted, or to log what nobody reads, and every line costs a
+// way into Go that allocates. The function that is put in place has no
+// arguments and returns a constant, which makes it a logger that does nothing.
+func (l *library) hush() {
+	l.hushMu.Lock()
+	defer l.hushMu.Unlock()
+	if l.hushed++; l.hushed == 1 {
+		l.setLog(l.fn.nothing.Addr)
+	}
+}
+
+func (l *library) unhush() {
+	l.hushMu.Lock()
+	defer l.hushMu.Unlock()
+	if l.hushed--; l.hushed == 0 {
+		l.setLog(l.logFn)
+	}
 }
 
 // backend names what computes, such as "CPU zen4".

@@ -22,7 +22,6 @@ type sink struct {
 	mu      sync.Mutex
 	lines   []logLine
 	dropped int
-	quiet   int    // >0: an expected failure is being provoked
 	backend string // the file name of the loaded CPU backend, from an info line
 }
 
@@ -66,7 +65,6 @@ func (s *sink) add(level slog.Level, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.quiet > 0:
 	case len(s.lines) >= logLines:
 		s.dropped++
 	default:
@@ -84,20 +82,6 @@ func (s *sink) info(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.backend = strings.TrimSpace(file)
-}
-
-// hush ignores what llama.cpp logs until the returned function is called: it is
-// about to report a failure that is wanted.
-func (s *sink) hush() {
-	s.mu.Lock()
-	s.quiet++
-	s.mu.Unlock()
-}
-
-func (s *sink) unhush() {
-	s.mu.Lock()
-	s.quiet--
-	s.mu.Unlock()
 }
 
 // take returns and forgets the kept lines.

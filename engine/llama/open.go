@@ -181,7 +181,7 @@ func (e *Engine) learn(file *model.Model) error {
 	if err := llama.MemoryClear(e.native.mem, true); err != nil {
 		return err
 	}
-	e.schema = schema
+	e.schema, e.stripBlobs = schema, makeStripBlobs(schema)
 	return nil
 }
 

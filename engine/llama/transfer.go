@@ -89,7 +89,10 @@ func (t *transfer) Page(first, end int, payload []byte) error {
 	}
 	// A set replaces what the sequence holds, so pages are set into T and
 	// shared with the slot from there.
-	if n := e.native.stateSet(payload, e.scratchSeq, 0); n != len(payload) {
+	e.lib.hush()
+	n := e.native.stateSet(payload, e.scratchSeq, 0)
+	e.lib.unhush()
+	if n != len(payload) {
 		return t.fail(fmt.Errorf("%w for a page of %d tokens", engine.ErrNoCells, end-first))
 	}
 	e.native.copySeq(e.scratchSeq, t.seq, -1, -1)
