@@ -1,5 +1,13 @@
 package tiny
 
+// The shape of expert layers.
+const (
+	experts     = 8
+	expertsUsed = 2
+	expertFFN   = 64
+	sharedFFN   = 64
+)
+
 // nemotronLayers is the order of layers: M recurrent, E experts, * attention.
 // One multi-token-prediction block follows them.
 const nemotronLayers = "ME*MEM*E"
@@ -38,10 +46,14 @@ func (b *builder) nemotron() {
 	for i, kind := range nemotronLayers {
 		switch kind {
 		case 'M':
-			b.ssm(i, 1.5)
+			if i == 0 {
+				b.recentSSM(i, 1)
+			} else {
+				b.ssm(i, 1.2)
+			}
 		case '*':
 			b.norm(i, "attn_norm.weight")
-			b.attention(i, 1.5)
+			b.attention(i, 1.2)
 		case 'E':
 			b.norm(i, "attn_norm.weight")
 			b.moe(i, 1)
@@ -52,7 +64,7 @@ func (b *builder) nemotron() {
 	b.put(blk(n, "nextn.eh_proj.weight"), b.matrix(blk(n, "nextn.eh_proj.weight"), 1, 2*embd, embd), 2*embd, embd)
 	b.norm(n, "nextn.shared_head_norm.weight")
 	b.norm(n, "attn_norm.weight")
-	b.attention(n, 1.5)
+	b.attention(n, 1)
 	b.norm(n, "post_attention_norm.weight")
 	b.moe(n, 1)
 	b.head(voc)

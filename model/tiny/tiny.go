@@ -32,7 +32,7 @@ import (
 
 // Recipe numbers the way in which weights and metadata are made. It grows
 // whenever the bytes of any model change, and is part of cached file names.
-const Recipe = 1
+const Recipe = 2
 
 // DefaultSeed is the seed of the models that [Cached] makes.
 const DefaultSeed = 1
