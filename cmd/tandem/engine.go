@@ -14,14 +14,14 @@ type engineCmd struct {
 
 type engineInstallCmd struct {
 	From    string `help:"Install from this directory instead of the network." placeholder:"DIR" type:"existingdir"`
-	Via     string `default:"any" enum:"any,npm,yzma" help:"Where to fetch from: npm, yzma (with its pinned digest), or any of the two."`
+	Source  string `default:"any" enum:"any,npm,yzma" help:"Where to fetch from: npm, yzma (with its pinned digest), or any of the two."`
 	Offline bool   `help:"Never use the network."`
 	Force   bool   `help:"Install again even if a valid installation exists."`
 	JSON    bool   `name:"json" help:"Print the result as JSON."`
 }
 
 func (c *engineInstallCmd) Run(a *app) error {
-	via := c.Via
+	via := c.Source
 	if via == "any" {
 		via = ""
 	}
