@@ -73,6 +73,7 @@ func (x *explorer) explore(maxDepth, maxStates int) error {
 				w := *from
 				x.run.w, x.run.err = &w, nil
 				x.run.do(e)
+				x.run.check()
 				w.canonical()
 				x.moves++
 				if x.run.err != nil {

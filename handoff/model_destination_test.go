@@ -14,13 +14,15 @@ func (r *runner) toDestination(a uint8, now time.Duration, f DestinationFact) Re
 	acts, res, err := t.dst.Apply(now, f, r.dstActs[:0])
 	r.dstActs = acts
 	if r.record != nil {
-		r.record(DestinationRecord(attemptID(a), now, f, acts, res, err, &t.dst))
+		rec := DestinationRecord(attemptID(a), now, f, acts, res, err, &t.dst)
+		r.record(rec)
+		r.remember(rec)
 	}
 	if r.trace != nil {
 		r.trace("  destination.%d %s: %s%s", a, f.Kind, stateChange(before.state, t.dst.state, res, err), destinationActionText(acts))
 	}
 	if err != nil {
-		r.fail(0, "honest host was refused: %v", err)
+		r.refused(err, before == t.dst, len(acts))
 		return res
 	}
 	r.note(r.facts, RoleDestination, f.Kind.String())

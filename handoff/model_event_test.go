@@ -93,6 +93,9 @@ func (e event) String() string {
 	return s
 }
 
+// GoString is String: what rapid prints reproduces.
+func (e event) GoString() string { return e.String() }
+
 // enabled appends every event that can happen now.
 func (w *world) enabled(dst []event) []event {
 	if !w.admitted {
@@ -198,7 +201,7 @@ func (w *world) sourceEvents(dst []event, t *attempt, a uint8) []event {
 	if t.srcQ.n > 0 {
 		dst = append(dst, event{kind: evSourceHears, a: a})
 	}
-	for p := range w.cfg.parts {
+	for p := range t.src.parts {
 		if t.jobs[p] != jobRunning {
 			continue
 		}
@@ -212,7 +215,7 @@ func (w *world) sourceEvents(dst []event, t *attempt, a uint8) []event {
 		case t.srcFrom+1 < w.cfg.tokens:
 			dst = append(dst, event{kind: evCompute, a: a, p: p})
 		}
-		if p == 0 && t.jobs[w.cfg.parts-1] == jobRunning && (t.srcFrom+1 == w.cfg.tokens && t.src.policy != Disabled || !w.cfg.nofail) {
+		if p == 0 && t.jobs[t.src.parts-1] == jobRunning && (t.srcFrom+1 == w.cfg.tokens && t.src.policy != Disabled || !w.cfg.nofail) {
 			if t.srcCount == t.srcFrom {
 				dst = append(dst, event{kind: evFinishFirst, a: a})
 			}

@@ -9,13 +9,15 @@ func (r *runner) toRequest(now time.Duration, f RequestFact) Result {
 	acts, res, err := w.req.Apply(now, f, r.reqActs[:0])
 	r.reqActs = acts
 	if r.record != nil {
-		r.record(RequestRecord("request", now, f, acts, res, err, &w.req))
+		rec := RequestRecord("request", now, f, acts, res, err, &w.req)
+		r.record(rec)
+		r.remember(rec)
 	}
 	if r.trace != nil {
 		r.trace("  request %s: %s%s", f.Kind, stateChange(before.state, w.req.state, res, err), requestActionText(acts))
 	}
 	if err != nil {
-		r.fail(0, "honest host was refused: %v", err)
+		r.refused(err, before == w.req, len(acts))
 		return res
 	}
 	r.note(r.facts, RoleRequest, f.Kind.String())
@@ -87,6 +89,10 @@ func (r *runner) doRequest(cause RequestFact, act RequestAction) {
 		t.reuse = !act.Reuse.IsZero()
 		t.send(mRun)
 	case ActionMoveAffinity:
+		if t.moved {
+			r.fail(9, "the request changed its owner twice")
+		}
+		t.moved = true
 		t.send(mRelay)
 	case ActionRetry:
 		if w.n >= modelAttempts {
@@ -108,6 +114,9 @@ func (r *runner) doRequest(cause RequestFact, act RequestAction) {
 		}
 		if cause.Handoff != w.req.handoff {
 			r.fail(9, "token of an abandoned attempt forwarded")
+		}
+		if moved := w.att[attemptOf(cause.Handoff)].moved; moved != (cause.Side == RoleDestination) {
+			r.fail(9, "token %d forwarded from the %s, which does not own the request", act.Index, cause.Side)
 		}
 		w.forwarded++
 	case ActionFinish:

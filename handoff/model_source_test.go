@@ -10,13 +10,15 @@ func (r *runner) toSource(a uint8, now time.Duration, f SourceFact) Result {
 	acts, res, err := t.src.Apply(now, f, r.srcActs[:0])
 	r.srcActs = acts
 	if r.record != nil {
-		r.record(SourceRecord(attemptID(a), now, f, acts, res, err, &t.src))
+		rec := SourceRecord(attemptID(a), now, f, acts, res, err, &t.src)
+		r.record(rec)
+		r.remember(rec)
 	}
 	if r.trace != nil {
 		r.trace("  source.%d %s: %s%s", a, f.Kind, stateChange(before.state, t.src.state, res, err), sourceActionText(acts))
 	}
 	if err != nil {
-		r.fail(0, "honest host was refused: %v", err)
+		r.refused(err, before == t.src, len(acts))
 		return res
 	}
 	r.note(r.facts, RoleSource, f.Kind.String())
@@ -66,7 +68,7 @@ func (r *runner) doSource(a uint8, act SourceAction) {
 			r.takeOver(a, attemptOf(act.Reuse))
 			return
 		}
-		for p := range r.w.cfg.parts {
+		for p := range t.src.parts {
 			t.jobs[p] = jobRunning
 		}
 	case ActionStopPrefill:
@@ -124,7 +126,7 @@ func (r *runner) doSource(a uint8, act SourceAction) {
 func (r *runner) takeOver(a, old uint8) {
 	t, o := &r.w.att[a], &r.w.att[old]
 	ok := !o.srcDead && o.srcFreed == 0 && o.lease
-	for p := range r.w.cfg.parts {
+	for p := range t.src.parts {
 		t.jobs[p] = jobRetired
 		switch {
 		case ok && t.policy == Disabled:

@@ -1,7 +1,9 @@
 package handoff
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -175,6 +177,7 @@ type attempt struct {
 	neverS        bool
 	releasedS     Outcome
 	coordLostTold uint8
+	moved         bool // the gateway made the destination the owner
 
 	// Destination worker.
 	dstQ                          queue
@@ -237,6 +240,9 @@ type runner struct {
 	actions map[string]bool
 	trace   func(format string, args ...any) // nil unless someone reads it
 	record  func(Record)                     // nil unless someone replays it
+	records []Record
+	script  []event     // what happened
+	noise   *noiseMaker // facts may be repeated, reordered and dropped
 
 	srcActs []SourceAction
 	dstActs []DestinationAction
@@ -253,4 +259,25 @@ func (r *runner) note(set map[string]bool, role Role, name string) {
 	if set != nil {
 		set[role.String()+" "+name] = true
 	}
+}
+
+// refused judges an error: an honest host is never refused, a noisy one gets a
+// typed error and an unchanged machine.
+func (r *runner) refused(err error, unchanged bool, actions int) {
+	var typed *FactError
+	switch {
+	case r.noise == nil:
+		r.fail(0, "honest host was refused: %v", err)
+	case !errors.As(err, &typed) || !unchanged || actions != 0:
+		r.fail(7, "a refused fact changed the machine, or the error is untyped: %v", err)
+	}
+}
+
+// scriptText returns what happened as a script.
+func (r *runner) scriptText() string {
+	lines := make([]string, len(r.script))
+	for i, e := range r.script {
+		lines[i] = e.String()
+	}
+	return strings.Join(lines, "\n")
 }
