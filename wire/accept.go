@@ -11,9 +11,11 @@ func (n *Node) wait(x *exchange, self state.Peer) error {
 	x.ticket = newTicket()
 	// The timer first: once enlisted the exchange may be opened.
 	if x.b.Deadline > 0 {
+		x.mu.Lock()
 		x.expiry = time.AfterFunc(x.b.Deadline, func() {
 			x.end(ending{err: x.errorf(ErrTicketExpired, "", nil), unopened: true})
 		})
+		x.mu.Unlock()
 	}
 	if err := n.enlist(x, self); err != nil {
 		x.mu.Lock()

@@ -58,7 +58,8 @@ type half interface {
 	handle(kind msgKind, p []byte) error
 	// begin (mu) starts what waits for opened.
 	begin()
-	// survives (mu) says that everything arrived, so that a commit can still come over another stream.
+	// survives (mu) says that everything arrived: the end of the control stream is then no failure, because the commit can
+	// still travel over another.
 	survives() bool
 	// stalled (mu) says what the peer owes for too long, or "".
 	stalled(now time.Time) string
@@ -190,7 +191,7 @@ func (x *exchange) read(ctl *control) {
 		ctl.st.SetReadDeadline(time.Now().Add(x.n.cfg.Timeouts.FirstByte))
 		_, err = io.Copy(io.Discard, ctl.st)
 	} else {
-		x.lost(ctl, err)
+		x.lost(err)
 		if err == io.EOF {
 			return // the own direction ends when its writer is done
 		}
@@ -214,7 +215,14 @@ func (x *exchange) receive(kind msgKind, p []byte) error {
 		if err != nil {
 			return err
 		}
-		x.end(ending{err: x.errorf(r.known(), r.detail, nil)})
+		err = x.errorf(r.known(), r.detail, nil)
+		if !x.sends {
+			// A destination that has everything does not need the source any more: whether that let go is for the commit
+			// to find out.
+			x.lost(err)
+		} else {
+			x.end(ending{err: err})
+		}
 		return nil
 	}
 	if ended && kind != msgCommit {
@@ -223,14 +231,15 @@ func (x *exchange) receive(kind msgKind, p []byte) error {
 	return x.half.handle(kind, p)
 }
 
-// lost is called when the control stream or its connection is gone.
-func (x *exchange) lost(ctl *control, err error) {
+// lost is called when the control stream or its connection is gone, or the source gave up.
+func (x *exchange) lost(err error) {
 	x.mu.Lock()
-	if x.ended || x.ctl != ctl {
+	if x.ended || x.ctl == nil {
 		x.mu.Unlock()
 		return
 	}
 	if x.half.survives() {
+		x.ctl.finish()
 		x.ctl = nil
 		x.sign = time.Now()
 		x.mu.Unlock()

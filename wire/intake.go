@@ -155,6 +155,9 @@ type strays struct {
 
 const maxStrays = 1024
 
+// strayFrames is how many frames without payload may come beside the bytes that were granted.
+const strayFrames = 64 << 10
+
 func (s *strays) add(id handoff.ID, bytes int64) {
 	if s.left == nil {
 		s.left = make(map[handoff.ID]int64)

@@ -176,6 +176,14 @@ func (w *watcher) wait(t testing.TB, what string, cond func() bool) {
 	}
 }
 
+// has reports whether an event was seen so far.
+func (w *watcher) has(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(w.log, name)
+}
+
+// saw is a condition for wait.
 func (w *watcher) saw(name string) func() bool {
 	return func() bool { return slices.Contains(w.log, name) }
 }

@@ -27,7 +27,7 @@ func (s *session) pick(ctx context.Context) (*pump, error) {
 			return p, nil
 		}
 		if s.mode == LaneTLS {
-			return nil, &Error{Code: ErrLane, Peer: s.peer.Worker}
+			return s.onlyTLS()
 		}
 	}
 	b, err := s.link.openBulk(ctx)
@@ -38,6 +38,20 @@ func (s *session) pick(ctx context.Context) (*pump, error) {
 	p.sent = func(n int, d time.Duration) { s.measure(true, n, d) }
 	s.n.spawn(p.run)
 	return p, nil
+}
+
+// onlyTLS is pick where QUIC streams are not allowed and there is no lane: one more attempt, if it is this side's.
+func (s *session) onlyTLS() (*pump, error) {
+	if s.dialed && s.to.TLS != "" {
+		s.mu.Lock()
+		s.dialing++
+		s.mu.Unlock()
+		s.dialLane(s.n.cfg.Timeouts.Handshake)
+		if p := s.leastLoaded(); p != nil {
+			return p, nil
+		}
+	}
+	return nil, &Error{Code: ErrLane, Peer: s.peer.Worker}
 }
 
 func (s *session) leastLoaded() *pump {
@@ -63,7 +77,7 @@ func (s *session) grow() {
 		return
 	}
 	have := len(s.lanes) + s.dialing
-	if have == 0 && time.Since(s.tried) < reprobe {
+	if have == 0 && !s.worked && time.Since(s.tried) < reprobe {
 		return
 	}
 	if have < len(s.flows) && have < min(s.n.cfg.Lanes, max(s.to.Lanes, 1)) {
@@ -104,7 +118,7 @@ func (s *session) dialLane(limit time.Duration) {
 	s.tried = time.Now()
 	s.mu.Unlock()
 	if err == nil {
-		s.addLane(l)
+		s.addLane(l, func() error { return nil })
 	}
 }
 
@@ -208,20 +222,23 @@ func (n *Node) admitLane(l lane) error {
 	if full {
 		return &Error{Code: ErrLimit, Peer: l.peer(), Detail: "more lanes than this worker accepts"}
 	}
-	if _, err := l.Write(b[:4]); err != nil {
-		return err
-	}
-	if err := l.flush(); err != nil {
-		return err
-	}
-	l.SetReadDeadline(time.Time{})
-	l.SetWriteDeadline(time.Time{})
-	s.addLane(l)
+	// In the pool before the answer: what the dialler says next must find it there.
+	s.addLane(l, func() error {
+		if _, err := l.Write(b[:4]); err != nil {
+			return err
+		}
+		if err := l.flush(); err != nil {
+			return err
+		}
+		l.SetReadDeadline(time.Time{})
+		l.SetWriteDeadline(time.Time{})
+		return nil
+	})
 	return nil
 }
 
-// addLane starts a lane's two goroutines.
-func (s *session) addLane(l lane) {
+// addLane puts a lane into the pool, lets answer write to it, and starts its two goroutines.
+func (s *session) addLane(l lane, answer func() error) {
 	t := &tlsLane{conn: l, pump: newPump(l, false)}
 	in := &intake{sess: s, conn: l}
 	t.pump.sent = func(n int, d time.Duration) { s.measure(true, n, d) }
@@ -233,7 +250,12 @@ func (s *session) addLane(l lane) {
 		return
 	}
 	s.lanes = append(s.lanes, t)
+	s.worked = true
 	s.mu.Unlock()
+	if err := answer(); err != nil {
+		t.pump.fail(err)
+		return
+	}
 	s.n.spawn(t.pump.run)
 	s.n.spawn(func() {
 		err := in.run()

@@ -70,13 +70,13 @@ func TestNothingBeforeGrant(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if f.dst.saw("manifest")() {
+		if f.dst.has("manifest") {
 			t.Error("the manifest came before the grant")
 		}
 		f.rcv.Grant()
 		f.dst.await(t, "manifest")
-		f.snd.Abort("done")
-		f.dst.failedWith(t, ErrCancelled)
+		f.rcv.Abort("done")
+		f.src.failedWith(t, ErrCancelled)
 	})
 }
 
@@ -232,6 +232,10 @@ func TestCancelAtEveryPhase(t *testing.T) {
 								f.snd.Abort("nobody will come")
 							}
 							f.src.await(t, "quiesced")
+							if e.local && p.name == "sent" {
+								synctest.Wait()
+								f.rcv.Abort("the destination has everything and does not mind the source's end")
+							}
 							f.dst.await(t, "quiesced")
 							time.Sleep(time.Minute)
 							for _, u := range f.dst.units {
@@ -341,8 +345,8 @@ func TestArguments(t *testing.T) {
 			t.Errorf("Finish twice: %v", err)
 		}
 		f.dst.await(t, "manifest")
-		f.snd.Abort("")
-		f.dst.await(t, "quiesced")
+		f.rcv.Abort("")
+		f.src.await(t, "quiesced")
 	})
 }
 

@@ -310,6 +310,7 @@ type memPipe struct {
 	buf     []byte
 	limit   int
 	frozen  bool
+	let     int // bytes that a frozen pipe still lets through
 	damage  int // flips a bit of the byte that is read after so many, if positive
 	rerr    error
 	werr    error
@@ -380,8 +381,12 @@ func (p *memPipe) read(b []byte) (int, error) {
 		if p.rerr == errMemCut {
 			return 0, p.rerr
 		}
-		if len(p.buf) > 0 && !p.frozen {
+		if len(p.buf) > 0 && (!p.frozen || p.let > 0) {
+			if p.frozen {
+				b = b[:min(len(b), p.let)]
+			}
 			n := copy(b, p.buf)
+			p.let -= min(n, p.let)
 			p.buf = p.buf[n:]
 			if p.damage > 0 {
 				if p.damage <= n {

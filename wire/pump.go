@@ -220,6 +220,7 @@ func (s *Sender) next(f *frame) ([]byte, step) {
 	n := min(maxFrame, len(s.cur.Bytes)-s.off)
 	f.kind, f.offset, f.length = frameData, uint64(s.off), uint32(n)
 	s.users++
+	s.flight = n
 	s.writing = time.Now()
 	return s.cur.Bytes[s.off : s.off+n], stepFrame
 }
@@ -259,6 +260,7 @@ func (s *Sender) wrote(f *frame, err error, measured func(int, time.Duration)) b
 	s.writing = time.Time{}
 	now := time.Now()
 	s.off += int(f.length)
+	s.flight = 0
 	if err == nil {
 		s.stats.Bytes += int64(f.length)
 	}
@@ -282,13 +284,20 @@ func (s *Sender) wrote(f *frame, err error, measured func(int, time.Duration)) b
 		measured(size, took)
 	}
 	s.mu.Lock()
+	s.report()
 	s.settle()
 	s.mu.Unlock()
 	return whole
 }
 
-// laneFailed ends a handoff whose lane broke.
+// laneFailed ends a handoff whose lane broke, unless everything had arrived.
 func (s *Sender) laneFailed(err error) {
+	s.mu.Lock()
+	arrived := s.confirmed
+	s.mu.Unlock()
+	if arrived {
+		return
+	}
 	e := s.errorf(ErrPeerLost, "the bulk lane broke", err)
 	s.end(ending{err: e, tell: &refusal{e.Code, e.Detail}})
 }

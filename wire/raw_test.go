@@ -188,6 +188,7 @@ func TestHostileSource(t *testing.T) {
 				defer n.Close()
 				r := rawDial(t, net, "source", n)
 				w := newWatcher()
+				w.keep = true
 				b, _, st := r.push(n, w)
 				l := r.bulk()
 				tt.do(b, st, l)
@@ -209,6 +210,9 @@ func TestHostileSource(t *testing.T) {
 					}
 				}
 				w.check(t)
+				for _, u := range w.units {
+					u.Release()
+				}
 				synctest.Wait()
 				idle(t, n)
 			})
@@ -220,7 +224,9 @@ func TestHostileSource(t *testing.T) {
 func alive(st stream) {
 	for range 35 {
 		time.Sleep(time.Second)
-		st.Write(frameMsg(msgAlive, flagOptional, nil))
+		if _, err := st.Write(frameMsg(msgAlive, flagOptional, nil)); err != nil {
+			return
+		}
 	}
 }
 
@@ -299,11 +305,12 @@ func TestStrays(t *testing.T) {
 		rcv.Abort("cancelled")
 		w.await(t, "quiesced")
 		l.Write(rawFrame(frame{kind: frameData, length: 1 << 20, handoff: b.Handoff}, make([]byte, 1<<20)))
+		l.Write(rawFrame(frame{kind: frameReset, handoff: b.Handoff}, nil))
 		synctest.Wait()
 		if got := n.Stats().Links[0].Lanes; got != 1 {
 			t.Fatalf("%d lanes after frames that credit covered", got)
 		}
-		l.Write(rawFrame(frame{kind: frameData, length: 1, handoff: b.Handoff}, []byte{1}))
+		l.Write(rawFrame(frame{kind: frameData, length: strayFrames, handoff: b.Handoff}, make([]byte, strayFrames)))
 		synctest.Wait()
 		if got := n.Stats().Links; len(got) > 0 && got[0].Lanes != 0 {
 			t.Errorf("%d lanes after a frame that nothing covers", got[0].Lanes)

@@ -23,6 +23,7 @@ type Sender struct {
 	cur     *Buffer // the unit being written, its header is done
 	hdr     [state.HeaderSize]byte
 	off     int       // bytes of cur that are written
+	flight  int       // bytes of cur that are in the write under way
 	writing time.Time // start of the write under way in one of this handoff's buffers, or zero
 	starved time.Time // since when credit is missing for the queue's head, or zero
 	begunAt time.Time // start of cur
@@ -34,8 +35,11 @@ type Sender struct {
 	manSent bool
 	endSent bool
 	sentAt  time.Time // when manifest and end were both written
-	sent    bool
-	pump    *pump
+	// confirmed: the destination has everything. It may say so before the last write returns here; Sent waits for that.
+	confirmed bool
+	sent      bool
+	outcome   *Outcome // a commit that is not reported yet
+	pump      *pump
 }
 
 // outgoing is a queued unit.
@@ -130,10 +134,11 @@ func (s *Sender) handle(kind msgKind, p []byte) error {
 	case msgReceived:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if !s.manSent || s.cur != nil || len(s.queue) > 0 {
+		if !s.through() {
 			return s.errorf(ErrProtocol, "received before everything was sent", nil)
 		}
-		s.markSent()
+		s.confirmed = true
+		s.report()
 		return nil
 	case msgCommit:
 		c, err := decodeCommit(p, kind)
@@ -159,11 +164,25 @@ func (s *Sender) handle(kind msgKind, p []byte) error {
 	return s.errorf(ErrProtocol, fmt.Sprintf("message %d does not go to a source", kind), nil)
 }
 
-// markSent (mu) reports Sent once.
-func (s *Sender) markSent() {
+// through (mu) says that every byte left, even if the last write did not return yet.
+func (s *Sender) through() bool {
+	return s.manSent && len(s.queue) == 0 && (s.cur == nil || s.off+s.flight == len(s.cur.Bytes))
+}
+
+// report (mu) calls Sent, and then Committed, once they are due and no write is under way.
+func (s *Sender) report() {
+	if s.cur != nil || !s.confirmed {
+		return
+	}
 	if !s.sent {
 		s.sent = true
 		s.events.push(s.onSent)
+	}
+	if s.outcome != nil {
+		if f, o := s.onCommitted, *s.outcome; f != nil {
+			s.events.push(func() { f(o) })
+		}
+		s.outcome = nil
 	}
 }
 
@@ -228,20 +247,17 @@ func (s *Sender) commit(o Outcome) (Outcome, error) {
 	case s.ended:
 		s.mu.Unlock()
 		return OutcomeReleased, nil
-	case !s.manSent || s.cur != nil || len(s.queue) > 0:
+	case !s.through():
 		s.mu.Unlock()
 		return 0, s.errorf(ErrProtocol, "commit before everything was sent", nil)
 	}
-	s.committed = true
-	s.markSent()
-	if f := s.onCommitted; f != nil {
-		s.events.push(func() { f(o) })
-	}
+	s.committed, s.confirmed, s.outcome = true, true, &o
+	s.report()
 	s.mu.Unlock()
 	return OutcomeActive, nil
 }
 
-func (s *Sender) survives() bool { return s.sent }
+func (s *Sender) survives() bool { return s.confirmed }
 
 func (s *Sender) stalled(now time.Time) string {
 	limit := s.n.cfg.Timeouts.Progress
@@ -251,7 +267,7 @@ func (s *Sender) stalled(now time.Time) string {
 		return "the lane takes no bytes"
 	case over(s.starved):
 		return "the destination gives no credit"
-	case !s.sent && over(s.sentAt):
+	case !s.confirmed && over(s.sentAt):
 		return "the destination does not confirm what was sent"
 	}
 	return ""

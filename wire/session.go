@@ -29,6 +29,7 @@ type session struct {
 	lanes    []*tlsLane
 	dialing  int // lanes being dialled
 	tried    time.Time
+	worked   bool // there was a lane once
 	settled  bool // probed is closed
 	closed   bool
 	idle     *time.Timer
@@ -164,7 +165,7 @@ func (s *session) drop(x *exchange) {
 	}
 	delete(s.flows, x.b.Handoff)
 	if !x.sends {
-		s.strays.add(x.b.Handoff, s.n.cfg.charge())
+		s.strays.add(x.b.Handoff, s.n.cfg.charge()+strayFrames)
 	}
 	if len(s.flows) == 0 && !s.closed {
 		s.idle.Reset(s.n.cfg.Timeouts.Idle)
