@@ -32,6 +32,8 @@ type Engine struct {
 	native  *native
 	batch   batch
 	scratch blob.Scratch
+	// depth is how far imported numbers are checked.
+	depth blob.Depth
 	// stripBlobs is what strip sets, one after the other.
 	stripBlobs [][]byte
 	// slots are the sequences 0 to Info.Slots-1 of the context.

@@ -26,7 +26,7 @@ func Open(o Options) (*Engine, error) {
 	if err != nil {
 		return nil, &Error{Kind: ErrModel, Subject: o.Model, Err: err}
 	}
-	e := &Engine{lib: lib, log: o.Log, scratchSeq: int32(o.Slots)}
+	e := &Engine{lib: lib, log: o.Log, scratchSeq: int32(o.Slots), depth: blob.Depth(o.CheckOneIn)}
 	if err := e.open(&o, file); err != nil {
 		e.free()
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"github.com/hybridgroup/yzma/pkg/llama"
+	"github.com/tandem-llm/tandem/engine/llama/blob"
 	"github.com/tandem-llm/tandem/state"
 )
 
@@ -40,6 +41,11 @@ type Options struct {
 	// GPULayers is the number of layers to put on GPUs. 0 keeps everything,
 	// also single operations, on the CPU.
 	GPULayers int
+	// CheckOneIn bounds what looking for NaN and infinity in imported state
+	// costs: 1, the default, looks at every number, n at one n-th of them. A
+	// single hidden one can damage neighbours, so more than 1 is for peers that
+	// are trusted to compute; their bytes have digests anyway.
+	CheckOneIn int
 	// CheckWeights lets llama.cpp look for invalid numbers in all weights while
 	// loading, which reads the whole file.
 	CheckWeights bool
@@ -58,6 +64,7 @@ func (o Options) withDefaults() Options {
 	def(&o.Cells, 8192)
 	def(&o.BatchTokens, min(512, o.Cells))
 	def(&o.UBatch, min(512, o.BatchTokens))
+	def(&o.CheckOneIn, int(blob.Everything))
 	if o.KVType == state.DTypeNone {
 		o.KVType = state.F16
 	}
@@ -82,6 +89,8 @@ func (o *Options) check() error {
 		return badOption("UBatch", "%d, need %d to BatchTokens (%d)", o.UBatch, minUBatch, o.BatchTokens)
 	case o.Threads < 0 || o.Threads > 512:
 		return badOption("Threads", "%d, need 0 (one for each core) to 512", o.Threads)
+	case o.CheckOneIn < 1 || o.CheckOneIn > 1024:
+		return badOption("CheckOneIn", "%d, need 1 (every number) to 1024", o.CheckOneIn)
 	case o.GPULayers < 0:
 		return badOption("GPULayers", "%d, need 0 or more", o.GPULayers)
 	}

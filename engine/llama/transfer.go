@@ -84,7 +84,7 @@ func (t *transfer) Page(first, end int, payload []byte) error {
 	if first < 0 || first >= end || end > t.tokens || t.snapshot || !t.covered.add(first, end) {
 		return t.fail(fmt.Errorf("%w: [%d,%d) of %d", engine.ErrCoverage, first, end, t.tokens))
 	}
-	if err := e.schema.CheckPage(payload, first, end, blob.Everything, &e.scratch); err != nil {
+	if err := e.schema.CheckPage(payload, first, end, e.depth, &e.scratch); err != nil {
 		return t.fail(e.payloadError("page", err))
 	}
 	// A set replaces what the sequence holds, so pages are set into T and
@@ -119,7 +119,7 @@ func (t *transfer) Snapshot(payload []byte) error {
 	case m.Attention() && !t.covered.full(t.tokens):
 		return t.fail(fmt.Errorf("%w: the snapshot came before the last page", engine.ErrOutOfOrder))
 	}
-	if err := e.schema.CheckSnapshot(payload, t.tokens, blob.Everything, &e.scratch); err != nil {
+	if err := e.schema.CheckSnapshot(payload, t.tokens, e.depth, &e.scratch); err != nil {
 		return t.fail(e.payloadError("snapshot", err))
 	}
 	if n := e.native.stateSet(payload, t.seq, statePartial); n != len(payload) {

@@ -393,6 +393,7 @@ func TestOptions(t *testing.T) {
 		{"UBatch", func(o *Options) { o.UBatch = 1 }},
 		{"UBatch", func(o *Options) { o.BatchTokens, o.UBatch = 64, 65 }},
 		{"Threads", func(o *Options) { o.Threads = -1 }},
+		{"CheckOneIn", func(o *Options) { o.CheckOneIn = -1 }},
 		{"GPULayers", func(o *Options) { o.GPULayers = -1 }},
 		{"KVType", func(o *Options) { o.KVType = state.F32 }},
 	} {

@@ -567,6 +567,28 @@ func TestFinite(t *testing.T) {
 	}
 }
 
+// A sampling check sees everything that is wrong in one stretch of n.
+func TestSampledFinite(t *testing.T) {
+	for _, typ := range []Type{F16, BF16, F32, Q8_0} {
+		size := typ.stretch()
+		rows := make([]byte, size*20)
+		for every := range 6 {
+			for at := range 20 {
+				b := bytes.Clone(rows)
+				for i := range size {
+					b[at*size+i] = 0x7f
+					if i%4 != 3 && typ == F32 || i%2 == 0 && typ != F32 {
+						b[at*size+i] = 0xff
+					}
+				}
+				if want := every > 1 && at%every != 0; finite(typ, b, every) != want {
+					t.Errorf("%v, one in %d, fault in stretch %d: %v", typ, every, at, !want)
+				}
+			}
+		}
+	}
+}
+
 func TestChecksDoNotAllocate(t *testing.T) {
 	s := schemas["hybrid-iswa"]
 	var scratch Scratch

@@ -31,6 +31,30 @@ func Finite(t Type, rows []byte) bool {
 	return false
 }
 
+// stretch is the bytes that a sampling check looks at together: a cache line, or
+// two blocks of Q8_0.
+func (t Type) stretch() int {
+	if t == Q8_0 {
+		return 2 * q8Block
+	}
+	return 64
+}
+
+// finite is Finite for one in every stretches of rows.
+func finite(t Type, rows []byte, every int) bool {
+	if every <= 1 {
+		return Finite(t, rows)
+	}
+	size := t.stretch()
+	for len(rows) > 0 {
+		if !Finite(t, rows[:min(size, len(rows))]) {
+			return false
+		}
+		rows = rows[min(size*every, len(rows)):]
+	}
+	return true
+}
+
 // lanes returns the union of (word & exp) + one over the words of b. Four
 // accumulators keep the adds independent; the loop is memory bound.
 func lanes(b []byte, exp, one uint64) uint64 {
