@@ -1,9 +1,11 @@
 package llama
 
 import (
+	"debug/elf"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"unsafe"
@@ -116,11 +118,37 @@ func (l *library) open() error {
 }
 
 func (l *library) dl(name string) (loader.Lib, error) {
+	if err := whole(loader.GetLibraryFilename(l.dir, name)); err != nil {
+		return loader.Lib{}, l.broken(err)
+	}
 	lib, err := loader.LoadLibrary(l.dir, name)
 	if err != nil {
 		return lib, l.broken(err)
 	}
 	return lib, nil
+}
+
+// whole checks that an ELF file holds all that it maps: the loader would meet the
+// missing pages of a truncated one with a signal.
+func whole(path string) error {
+	if runtime.GOOS == "windows" || runtime.GOOS == "darwin" {
+		return nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	f, err := elf.Open(path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if size := uint64(info.Size()); p.Off > size || p.Filesz > size-p.Off {
+			return fmt.Errorf("%s: truncated", path)
+		}
+	}
+	return nil
 }
 
 func (l *library) broken(err error) error {

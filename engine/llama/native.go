@@ -8,6 +8,8 @@ import (
 	"github.com/hybridgroup/yzma/pkg/llama"
 	"github.com/hybridgroup/yzma/pkg/loader"
 	"github.com/jupiterrider/ffi"
+
+	_ "github.com/tandem-llm/tandem/engine/llama/internal/preflight" // must come before ffi
 )
 
 // yzma's wrappers build their argument lists anew for every call, which costs
