@@ -63,7 +63,7 @@ func (m *Destination) Deadline() (time.Duration, bool) {
 // a *FactError.
 func (m *Destination) Apply(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	old, wasArmed := m.Deadline()
-	dst, result, err := m.apply(now, f, dst)
+	dst, result, err := m.apply(now, &f, dst)
 	if err != nil || result != Applied {
 		return dst, result, err
 	}
@@ -73,7 +73,7 @@ func (m *Destination) Apply(now time.Duration, f DestinationFact, dst []Destinat
 	return dst, result, nil
 }
 
-func (m *Destination) apply(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) apply(now time.Duration, f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	if !destinationTakes(f.Kind) {
 		return m.refuse(dst, f, ErrInvalid, "a fact that a destination takes")
 	}
@@ -138,7 +138,7 @@ func destinationTakes(k FactKind) bool {
 	return k >= FactRouted && k <= FactReservationExpired
 }
 
-func (m *Destination) route(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) route(now time.Duration, f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	switch {
 	case f.Policy != DestinationFirst && f.Policy != SourceFirst:
 		return m.refuse(dst, f, ErrInvalid, "a policy that has a destination")
@@ -159,7 +159,7 @@ func (m *Destination) route(now time.Duration, f DestinationFact, dst []Destinat
 		Headroom: f.Headroom, Deadline: f.Deadline}), Applied, nil
 }
 
-func (m *Destination) reserved(f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) reserved(f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	if m.state != DestinationReserving {
 		return dst, NoOp, nil // repeated, or withdrawn by the release
 	}
@@ -184,7 +184,7 @@ func (m *Destination) startReceive(part uint8) DestinationAction {
 	return DestinationAction{Kind: ActionStartReceive, Part: part, SkipTokens: m.skipTokens, Bytes: m.bytes}
 }
 
-func (m *Destination) reserveRefused(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) reserveRefused(now time.Duration, f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	switch m.state {
 	case DestinationReserving:
 		m.never = f.Never
@@ -196,7 +196,7 @@ func (m *Destination) reserveRefused(now time.Duration, f DestinationFact, dst [
 	return m.refuse(dst, f, ErrImpossible, "an unanswered ReserveDestination")
 }
 
-func (m *Destination) streamOpened(f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) streamOpened(f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	bit := uint16(1) << f.Part
 	if m.state == DestinationReserving {
 		return m.refuse(dst, f, ErrImpossible, "a reservation first: no ticket was issued")
@@ -217,7 +217,7 @@ func (m *Destination) streamOpened(f DestinationFact, dst []DestinationAction) (
 	return dst, Applied, nil
 }
 
-func (m *Destination) receiveCompleted(f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) receiveCompleted(f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	bit := uint16(1) << f.Part
 	switch {
 	case m.opened&bit == 0 && (m.state != DestinationDraining || m.asked&bit == 0):
@@ -235,7 +235,7 @@ func (m *Destination) receiveCompleted(f DestinationFact, dst []DestinationActio
 	return dst, Applied, nil
 }
 
-func (m *Destination) receiveFailed(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) receiveFailed(now time.Duration, f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	switch {
 	case m.state == DestinationReserving:
 		return m.refuse(dst, f, ErrImpossible, "a reservation first: nothing can be received")
@@ -245,7 +245,7 @@ func (m *Destination) receiveFailed(now time.Duration, f DestinationFact, dst []
 	return m.end(now, OutcomeFailed, f, dst)
 }
 
-func (m *Destination) transferQuiesced(f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) transferQuiesced(f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	bit := uint16(1) << f.Part
 	switch {
 	case m.asked&bit == 0 && m.tickets&bit == 0 && m.state != DestinationDraining:
@@ -257,7 +257,7 @@ func (m *Destination) transferQuiesced(f DestinationFact, dst []DestinationActio
 	return m.tryRelease(dst), Applied, nil
 }
 
-func (m *Destination) activationApplied(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) activationApplied(now time.Duration, f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	if m.state == DestinationActive {
 		return dst, NoOp, nil
 	}
@@ -271,14 +271,14 @@ func (m *Destination) activationApplied(now time.Duration, f DestinationFact, ds
 	return append(dst, DestinationAction{Kind: ActionReportStatus, Report: ReportCommitted}), Applied, nil
 }
 
-func (m *Destination) activationFailed(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) activationFailed(now time.Duration, f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	if !m.whole() || m.state != DestinationReceiving {
 		return m.refuse(dst, f, ErrImpossible, "an unanswered ActivateDestination")
 	}
 	return m.end(now, OutcomeFailed, f, dst)
 }
 
-func (m *Destination) decodeFinished(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) decodeFinished(now time.Duration, f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	if m.state != DestinationActive {
 		return m.refuse(dst, f, ErrImpossible, "ActivationApplied first")
 	}
@@ -288,7 +288,7 @@ func (m *Destination) decodeFinished(now time.Duration, f DestinationFact, dst [
 	return m.end(now, OutcomeCompleted, f, dst)
 }
 
-func (m *Destination) stepRetired(f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) stepRetired(f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	switch {
 	case m.state != DestinationActive:
 		return m.refuse(dst, f, ErrImpossible, "ActivationApplied first: nothing may have been stepped")

@@ -2,7 +2,7 @@ package handoff
 
 import "time"
 
-func (m *Destination) peerLost(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) peerLost(now time.Duration, f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	missing := lowBits16(m.parts) &^ m.done
 	if f.Part != All {
 		missing &= 1 << f.Part
@@ -16,7 +16,7 @@ func (m *Destination) peerLost(now time.Duration, f DestinationFact, dst []Desti
 	return m.end(now, OutcomePeerLost, f, dst)
 }
 
-func (m *Destination) reservationExpired(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) reservationExpired(now time.Duration, f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	if m.state == DestinationActive || now < m.until {
 		return dst, NoOp, nil
 	}
@@ -42,7 +42,7 @@ func (m *Destination) reservationExpired(now time.Duration, f DestinationFact, d
 // as nothing touches the memory. An Active destination only waits for the step
 // that reads the sequence, if one is running; its acknowledgements go on, so
 // that the source's release is unaffected (case 6).
-func (m *Destination) end(now time.Duration, outcome Outcome, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+func (m *Destination) end(now time.Duration, outcome Outcome, f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	if m.outcome != 0 {
 		return dst, NoOp, nil // ended before: the first cause wins
 	}
@@ -113,6 +113,6 @@ func (m *Destination) touching() uint16 { return m.asked &^ (m.quiet | m.done) }
 // whole reports whether every part arrived and is valid.
 func (m *Destination) whole() bool { return m.parts > 0 && m.done == lowBits16(m.parts) }
 
-func (m *Destination) refuse(dst []DestinationAction, f DestinationFact, err error, want string) ([]DestinationAction, Result, error) {
+func (m *Destination) refuse(dst []DestinationAction, f *DestinationFact, err error, want string) ([]DestinationAction, Result, error) {
 	return dst, 0, &FactError{Role: RoleDestination, State: m.state.String(), Fact: f.Kind.String(), Want: want, Err: err}
 }

@@ -85,7 +85,7 @@ func (m *Request) Deadline() (time.Duration, bool) {
 // appends Cancel: the fence that keeps two decoders from feeding one client.
 func (m *Request) Apply(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	old, wasArmed := m.Deadline()
-	dst, result, err := m.apply(now, f, dst)
+	dst, result, err := m.apply(now, &f, dst)
 	if err != nil || result != Applied {
 		return dst, result, err
 	}
@@ -95,7 +95,7 @@ func (m *Request) Apply(now time.Duration, f RequestFact, dst []RequestAction) (
 	return dst, result, nil
 }
 
-func (m *Request) apply(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) apply(now time.Duration, f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	if !requestTakes(f.Kind) {
 		return m.refuse(dst, f, ErrInvalid, "a fact that a request takes")
 	}
@@ -178,7 +178,7 @@ func (f *RequestFact) side() Role {
 	return f.Side
 }
 
-func (m *Request) admit(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) admit(now time.Duration, f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	if f.Deadline <= now || f.Patience < 0 || f.Lease < 0 || f.MaxTokens < 0 {
 		return m.refuse(dst, f, ErrInvalid, "a deadline in the future and no negative limits")
 	}
@@ -191,7 +191,7 @@ func (m *Request) admit(now time.Duration, f RequestFact, dst []RequestAction) (
 	return dst, Applied, nil
 }
 
-func (m *Request) place(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) place(now time.Duration, f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	switch {
 	case m.state == RequestDone || m.state != RequestAdmitted && f.Handoff == m.handoff:
 		return dst, NoOp, nil
@@ -227,7 +227,7 @@ func (m *Request) place(now time.Duration, f RequestFact, dst []RequestAction) (
 	return dst, Applied, nil
 }
 
-func (m *Request) bookingsMade(f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) bookingsMade(f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	switch {
 	case f.Booking < BookPrefill || f.Booking > BookRun:
 		return m.refuse(dst, f, ErrInvalid, "the booking that was made")
@@ -273,7 +273,7 @@ func (m *Request) rebound() ID {
 	return ID{}
 }
 
-func (m *Request) reserved(f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) reserved(f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	if !m.askedDestination {
 		return m.refuse(dst, f, ErrImpossible, "Reserve first")
 	}
@@ -287,7 +287,7 @@ func (m *Request) reserved(f RequestFact, dst []RequestAction) ([]RequestAction,
 	return dst, Applied, nil // the destination pulls; its stream keeps the lease alive
 }
 
-func (m *Request) reserveRefused(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) reserveRefused(now time.Duration, f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	if !m.askedDestination {
 		return m.refuse(dst, f, ErrImpossible, "Reserve first")
 	}
@@ -299,7 +299,7 @@ func (m *Request) reserveRefused(now time.Duration, f RequestFact, dst []Request
 	return m.giveUp(now, f, dst), Applied, nil
 }
 
-func (m *Request) prefillPinned(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) prefillPinned(now time.Duration, f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	switch {
 	case !m.askedSource || m.policy == Disabled:
 		return m.refuse(dst, f, ErrImpossible, "Prefill first")
@@ -320,6 +320,6 @@ func (m *Request) prefillPinned(now time.Duration, f RequestFact, dst []RequestA
 	return dst, Applied, nil
 }
 
-func (m *Request) refuse(dst []RequestAction, f RequestFact, err error, want string) ([]RequestAction, Result, error) {
+func (m *Request) refuse(dst []RequestAction, f *RequestFact, err error, want string) ([]RequestAction, Result, error) {
 	return dst, 0, &FactError{Role: RoleRequest, State: m.state.String(), Fact: f.Kind.String(), Want: want, Err: err}
 }

@@ -2,7 +2,7 @@ package handoff
 
 import "time"
 
-func (m *Request) failed(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) failed(now time.Duration, f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	if f.Side == RoleSource && m.state == RequestDecoding {
 		return m.sourceGone(f, dst) // it owns nothing of the request any more
 	}
@@ -12,7 +12,7 @@ func (m *Request) failed(now time.Duration, f RequestFact, dst []RequestAction) 
 	return m.giveUp(now, f, dst), Applied, nil
 }
 
-func (m *Request) workerLost(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) workerLost(now time.Duration, f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	f.Outcome = OutcomePeerLost
 	switch {
 	case f.Side == RoleSource && m.state == RequestDecoding:
@@ -31,7 +31,7 @@ func (m *Request) workerLost(now time.Duration, f RequestFact, dst []RequestActi
 }
 
 // markGone notes that a side of the attempt has ended by itself.
-func (m *Request) markGone(f RequestFact) {
+func (m *Request) markGone(f *RequestFact) {
 	if f.Side == RoleDestination {
 		m.goneDestination = true
 		return
@@ -43,7 +43,7 @@ func (m *Request) markGone(f RequestFact) {
 }
 
 // sourceGone ends the request's ownership on the source after the commit.
-func (m *Request) sourceGone(f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) sourceGone(f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	if f.Outcome == 0 || m.goneSource {
 		return dst, NoOp, nil
 	}
@@ -51,7 +51,7 @@ func (m *Request) sourceGone(f RequestFact, dst []RequestAction) ([]RequestActio
 	return m.unbook(BookSource, dst), Applied, nil
 }
 
-func (m *Request) sourceReleased(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) sourceReleased(now time.Duration, f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	if !m.askedSource {
 		return m.refuse(dst, f, ErrImpossible, "Prefill first")
 	}
@@ -74,7 +74,7 @@ func (m *Request) sourceReleased(now time.Duration, f RequestFact, dst []Request
 	return m.unbook(BookSource, m.unbook(BookPrefill, dst)), Applied, nil
 }
 
-func (m *Request) deadlineReached(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) deadlineReached(now time.Duration, f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	at, armed := m.Deadline()
 	switch {
 	case !armed || now < at:
@@ -105,7 +105,7 @@ func (m *Request) renewing() bool {
 
 // giveUp abandons and fences the current attempt and tries again if that is
 // allowed, else ends the request with one error.
-func (m *Request) giveUp(now time.Duration, f RequestFact, dst []RequestAction) []RequestAction {
+func (m *Request) giveUp(now time.Duration, f *RequestFact, dst []RequestAction) []RequestAction {
 	owned := m.state == RequestDecoding || m.state == RequestRunning && m.next > m.base
 	if f.Never || m.retries == 0 || owned && !m.recompute {
 		return m.finish(failureStatus(f), f, dst)
@@ -132,7 +132,7 @@ func (m *Request) giveUp(now time.Duration, f RequestFact, dst []RequestAction) 
 }
 
 // finish ends the request: everything is cancelled and unbooked, once.
-func (m *Request) finish(status Status, f RequestFact, dst []RequestAction) []RequestAction {
+func (m *Request) finish(status Status, f *RequestFact, dst []RequestAction) []RequestAction {
 	reason := ReasonAbandoned
 	switch status {
 	case StatusCompleted:
@@ -159,7 +159,7 @@ func (m *Request) finish(status Status, f RequestFact, dst []RequestAction) []Re
 }
 
 // failureStatus maps a failure to the client's terminal status.
-func failureStatus(f RequestFact) Status {
+func failureStatus(f *RequestFact) Status {
 	if f.Never {
 		return StatusRefused
 	}
@@ -168,7 +168,7 @@ func failureStatus(f RequestFact) Status {
 
 // fenced answers a message that does not belong to the current attempt, or that
 // comes after the end: whoever still works on it is cancelled.
-func (m *Request) fenced(f RequestFact, side Role, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) fenced(f *RequestFact, side Role, dst []RequestAction) ([]RequestAction, Result, error) {
 	if f.Handoff == m.reuse && side == RoleSource {
 		switch f.Kind {
 		case FactFailed, FactWorkerLost, FactSourceReleased:

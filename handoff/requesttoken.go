@@ -17,7 +17,7 @@ func (m *Request) commit(dst []RequestAction) []RequestAction {
 	return append(dst, RequestAction{Kind: ActionMoveAffinity, Handoff: m.handoff})
 }
 
-func (m *Request) committed(f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) committed(f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	switch {
 	case !m.canCommit():
 		return m.refuse(dst, f, ErrImpossible, "Reserve and Prefill first")
@@ -27,7 +27,7 @@ func (m *Request) committed(f RequestFact, dst []RequestAction) ([]RequestAction
 	return m.commit(dst), Applied, nil
 }
 
-func (m *Request) tokenOut(f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) tokenOut(f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	switch {
 	case f.Index < 0 || m.maxTokens > 0 && f.Index >= m.maxTokens:
 		return m.refuse(dst, f, ErrInvalid, "a token index within the request's limit")
@@ -63,7 +63,7 @@ func (m *Request) tokenOut(f RequestFact, dst []RequestAction) ([]RequestAction,
 	return dst, Applied, nil
 }
 
-func (m *Request) finished(f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
+func (m *Request) finished(f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	switch {
 	case f.Finish == 0 || f.Index < 0:
 		return m.refuse(dst, f, ErrInvalid, "a finish reason and the number of tokens")

@@ -83,7 +83,7 @@ func (m *Source) Deadline() (time.Duration, bool) {
 // a *FactError.
 func (m *Source) Apply(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	old, wasArmed := m.Deadline()
-	dst, result, err := m.apply(now, f, dst)
+	dst, result, err := m.apply(now, &f, dst)
 	if err != nil || result != Applied {
 		return dst, result, err
 	}
@@ -93,7 +93,7 @@ func (m *Source) Apply(now time.Duration, f SourceFact, dst []SourceAction) ([]S
 	return dst, result, nil
 }
 
-func (m *Source) apply(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) apply(now time.Duration, f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	if !sourceTakes(f.Kind) {
 		return m.refuse(dst, f, ErrInvalid, "a fact that a source takes")
 	}
@@ -160,7 +160,7 @@ func sourceTakes(k FactKind) bool {
 	return k >= FactDispatched && k <= FactCancelled
 }
 
-func (m *Source) dispatch(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) dispatch(now time.Duration, f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	switch {
 	case f.Policy != Disabled && f.Policy != DestinationFirst && f.Policy != SourceFirst:
 		return m.refuse(dst, f, ErrInvalid, "a policy")
@@ -194,7 +194,7 @@ func (m *Source) startPrefill(dst []SourceAction) []SourceAction {
 	return append(dst, SourceAction{Kind: ActionDispatchPrefill, Reuse: m.reuse})
 }
 
-func (m *Source) destinationReady(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) destinationReady(now time.Duration, f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	bit := uint16(1) << f.Reader
 	switch {
 	case m.policy != DestinationFirst:
@@ -213,7 +213,7 @@ func (m *Source) destinationReady(now time.Duration, f SourceFact, dst []SourceA
 	return m.startPrefill(dst), Applied, nil
 }
 
-func (m *Source) prefillPinned(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) prefillPinned(now time.Duration, f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	bit := uint16(1) << f.Part
 	switch {
 	case m.policy == Disabled:
@@ -256,7 +256,7 @@ func (m *Source) prefillPinned(now time.Duration, f SourceFact, dst []SourceActi
 	return append(dst, SourceAction{Kind: ActionReportStatus, Report: ReportPinned}), Applied, nil
 }
 
-func (m *Source) prefillRejected(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) prefillRejected(now time.Duration, f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	switch {
 	case !m.dispatched || m.pinned == lowBits16(m.parts) && m.state != SourceDraining:
 		return m.refuse(dst, f, ErrImpossible, "an unanswered DispatchPrefill")
@@ -271,7 +271,7 @@ func (m *Source) prefillRejected(now time.Duration, f SourceFact, dst []SourceAc
 	return m.end(now, m.live(), OutcomeFailed, f, dst)
 }
 
-func (m *Source) finishedAtSource(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) finishedAtSource(now time.Duration, f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	bit := uint16(1) << f.Reader
 	switch {
 	case !m.dispatched:
@@ -294,7 +294,7 @@ func (m *Source) finishedAtSource(now time.Duration, f SourceFact, dst []SourceA
 	return m.end(now, bit, OutcomeFinishedAtSource, f, dst)
 }
 
-func (m *Source) stepRetired(f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) stepRetired(f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	bit := uint16(1) << f.Part
 	switch {
 	case m.state == SourceComputing && m.busy&bit != 0 && !m.stopped:

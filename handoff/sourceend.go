@@ -5,7 +5,7 @@ import "time"
 // end gives the readers in set, all of them live, their outcome. When no live
 // reader is left the whole handoff leaves its normal path: stop, revoke, abort
 // once, then release as soon as nothing touches the memory.
-func (m *Source) end(now time.Duration, set uint16, outcome Outcome, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) end(now time.Duration, set uint16, outcome Outcome, f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	if set == 0 {
 		return dst, NoOp, nil // ended before: the first cause wins
 	}
@@ -120,7 +120,7 @@ func (m *Source) boundTo(reader uint8, incarnation uint64) bool {
 	return bound == 0 || incarnation == 0 || bound == incarnation
 }
 
-func (m *Source) refuse(dst []SourceAction, f SourceFact, err error, want string) ([]SourceAction, Result, error) {
+func (m *Source) refuse(dst []SourceAction, f *SourceFact, err error, want string) ([]SourceAction, Result, error) {
 	return dst, 0, &FactError{Role: RoleSource, State: m.state.String(), Fact: f.Kind.String(), Want: want, Err: err}
 }
 

@@ -3,7 +3,7 @@ package handoff
 import "time"
 
 // streamFact handles the facts about one stream of a source.
-func (m *Source) streamFact(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) streamFact(now time.Duration, f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	s := m.stream(f.Part, f.Reader)
 	if m.asked&s == 0 {
 		return m.refuse(dst, f, ErrImpossible, "OpenStream first")
@@ -90,7 +90,7 @@ func (m *Source) closeStreams(reader uint8, dst []SourceAction) []SourceAction {
 	return dst
 }
 
-func (m *Source) readerCompleted(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) readerCompleted(now time.Duration, f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	bit := uint16(1) << f.Reader
 	switch {
 	case !m.boundTo(f.Reader, f.Incarnation):
@@ -106,7 +106,7 @@ func (m *Source) readerCompleted(now time.Duration, f SourceFact, dst []SourceAc
 	return m.end(now, bit, OutcomeHandedOff, f, dst)
 }
 
-func (m *Source) peerLost(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) peerLost(now time.Duration, f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	set := m.live() & readerSet(f.Reader)
 	for r := range m.readers {
 		if f.Incarnation != 0 && m.peer[r] != 0 && m.peer[r] != f.Incarnation {
@@ -116,7 +116,7 @@ func (m *Source) peerLost(now time.Duration, f SourceFact, dst []SourceAction) (
 	return m.end(now, set, OutcomePeerLost, f, dst)
 }
 
-func (m *Source) leaseRenewed(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) leaseRenewed(now time.Duration, f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	if f.For <= 0 {
 		return m.refuse(dst, f, ErrInvalid, "a positive length")
 	}
@@ -136,7 +136,7 @@ func (m *Source) leaseRenewed(now time.Duration, f SourceFact, dst []SourceActio
 	return dst, Applied, nil
 }
 
-func (m *Source) leaseExpired(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
+func (m *Source) leaseExpired(now time.Duration, f *SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	if now < m.until {
 		return dst, NoOp, nil // renewed meanwhile
 	}
