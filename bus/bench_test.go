@@ -18,12 +18,8 @@ import (
 
 // benchWorlds runs a benchmark for the ways that gateway and worker can be connected.
 func benchWorlds(b *testing.B, fn func(b *testing.B, g *gateway, k *worker)) {
-	b.Run("gateway=inprocess", func(b *testing.B) {
-		w := embedded(b)
-		fn(b, w.gateway(b, "gw", func(o *bus.Options) { o.Server, o.URL = w.embedded, "" }), w.worker(b, "w1", nil))
-	})
-	b.Run("gateway=tls", func(b *testing.B) { w := embedded(b); fn(b, w.gateway(b, "gw", nil), w.worker(b, "w1", nil)) })
-	b.Run("server=process", func(b *testing.B) { w := external(b); fn(b, w.gateway(b, "gw", nil), w.worker(b, "w1", nil)) })
+	b.Run("server=embedded", func(b *testing.B) { w := embedded(b); fn(b, w.gateway(b, "gw", nil), w.worker(b, "w1", nil)) })
+	b.Run("server=external", func(b *testing.B) { w := external(b); fn(b, w.gateway(b, "gw", nil), w.worker(b, "w1", nil)) })
 }
 
 func quantiles(b *testing.B, took []time.Duration) {

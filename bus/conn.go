@@ -19,7 +19,8 @@ type Options struct {
 	Identity *mesh.Identity
 	// URL is one or more NATS addresses, separated by commas: tls://host:4222.
 	URL string
-	// Server is a server in this process, connected to without a socket. It wins over URL.
+	// Server is a server in this process; it wins over URL. It is reached over TLS like any other: NATS's in-process
+	// pipe has no buffer, so that a sender holding the client's lock and a server answering it could wait for each other.
 	Server *Server
 	// Events tells the host about the connection.
 	Events Events
@@ -67,6 +68,7 @@ type Conn struct {
 	subs    []*nats.Subscription
 	waiters map[*waiter]struct{}
 	closing bool
+	down    bool // Disconnected was told and Reconnected not yet
 
 	malformed atomic.Uint64
 	dropped   atomic.Uint64 // of subscriptions that have ended
@@ -121,10 +123,11 @@ func (c *Conn) Close(ctx context.Context) error {
 func (c *Conn) onDisconnect(_ *nats.Conn, err error) {
 	c.failWaiters()
 	c.mu.Lock()
-	closing := c.closing
+	known := c.closing || c.down // the host's own Close is no news, nor is a reconnect that failed half way
+	c.down = true
 	c.mu.Unlock()
-	if closing {
-		return // the host's own Close is no news
+	if known {
+		return
 	}
 	c.event(func() {
 		if c.events.Disconnected != nil {
@@ -133,7 +136,17 @@ func (c *Conn) onDisconnect(_ *nats.Conn, err error) {
 	})
 }
 
-func (c *Conn) onReconnect(*nats.Conn) {
+func (c *Conn) onReconnect(nc *nats.Conn) {
+	// nats.go has only queued the subscriptions. Wait until the server has them: whoever is told to announce itself again
+	// would otherwise speak to nobody.
+	for nc.FlushTimeout(defaultDialTimeout) != nil {
+		if !nc.IsConnected() {
+			return // broken again; the next reconnect tells
+		}
+	}
+	c.mu.Lock()
+	c.down = false
+	c.mu.Unlock()
 	c.event(func() {
 		if c.events.Reconnected != nil {
 			c.events.Reconnected()

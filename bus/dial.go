@@ -30,15 +30,16 @@ func (o *Options) check() error {
 	if o.Identity == nil || o.Identity.Role() != mesh.RoleWorker && o.Identity.Role() != mesh.RoleGateway {
 		return &Error{Kind: ErrConfig, Detail: "a connection needs an identity of role worker or gateway"}
 	}
-	if o.Server == nil {
-		if o.URL == "" {
-			return &Error{Kind: ErrConfig, Detail: "no bus address"}
-		}
-		for _, s := range strings.Split(o.URL, ",") {
-			u, err := url.Parse(strings.TrimSpace(s))
-			if err != nil || u.Scheme != "tls" && u.Scheme != "nats" || u.Hostname() == "" {
-				return &Error{Kind: ErrConfig, Detail: fmt.Sprintf("bus address %q is not tls://host:port", s)}
-			}
+	if o.Server != nil {
+		o.URL = o.Server.URL()
+	}
+	if o.URL == "" {
+		return &Error{Kind: ErrConfig, Detail: "no bus address"}
+	}
+	for _, s := range strings.Split(o.URL, ",") {
+		u, err := url.Parse(strings.TrimSpace(s))
+		if err != nil || u.Scheme != "tls" && u.Scheme != "nats" || u.Hostname() == "" {
+			return &Error{Kind: ErrConfig, Detail: fmt.Sprintf("bus address %q is not tls://host:port", s)}
 		}
 	}
 	def := func(d *time.Duration, v time.Duration) {
@@ -123,9 +124,6 @@ func (c *Conn) options(opts Options, d *dialer) []nats.Option {
 	}
 	if c.peer.Role == mesh.RoleGateway {
 		o = append(o, nats.CustomInboxPrefix(prefixInbox+c.peer.Name))
-	}
-	if opts.Server != nil {
-		return append(o, nats.InProcessServer(opts.Server.ns), nats.UserInfo(c.peer.URI(), opts.Server.secret))
 	}
 	return append(o,
 		nats.Secure(c.reporting(opts.Identity.ClientTLS(nil, mesh.Peer{Role: mesh.RoleBus}))),

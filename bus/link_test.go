@@ -20,7 +20,7 @@ import (
 // TestConversation: every kind of message, both ways, over every kind of server.
 func TestConversation(t *testing.T) {
 	each(t, func(t *testing.T, w *world) { conversation(t, w.gateway(t, "gw", nil), w.worker(t, "w1", nil)) })
-	t.Run("gateway in process", func(t *testing.T) {
+	t.Run("server in this process", func(t *testing.T) {
 		w := embedded(t)
 		g := w.gateway(t, "gw", func(o *bus.Options) { o.Server, o.URL = w.embedded, "" })
 		conversation(t, g, w.worker(t, "w1", nil))

@@ -68,6 +68,7 @@ type world struct {
 	ca       *mesh.CA
 	url      string
 	embedded *bus.Server // nil when the server is another process
+	file     string      // configuration of that process
 	restart  func(t *testing.T)
 	stop     func()
 }
@@ -131,6 +132,7 @@ func external(t testing.TB) *world {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	w.file = file
 	port := "-1"
 	start := func() {
 		cmd := exec.Command(os.Args[0])

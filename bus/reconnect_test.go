@@ -1,9 +1,11 @@
 package bus_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -95,6 +97,33 @@ func TestServerLearnsAnotherCA(t *testing.T) {
 	w.ca = own
 	w.restart(t)
 	recv(t, ev.up, "reconnect")
+}
+
+// TestServerForgetsUser: an external server comes back without this worker in its configuration, and later with it again.
+func TestServerForgetsUser(t *testing.T) {
+	w := external(t)
+	_, ev := w.connect(t, w.issue(t, mesh.RoleWorker, "w1"), nil)
+	text, err := os.ReadFile(w.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := func(text []byte) {
+		w.stop()
+		if err := os.WriteFile(w.file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.restart(t)
+	}
+	replace(bytes.ReplaceAll(text, []byte("worker/w1"), []byte("worker/w9")))
+	recv(t, ev.down, "disconnect")
+	for refused := 0; refused < 4; {
+		if errors.Is(recv(t, ev.problem, "refusal"), bus.ErrRefused) {
+			refused++
+		}
+	}
+	replace(text)
+	recv(t, ev.up, "reconnect")
+	none(t, ev.closed, "close")
 }
 
 // TestSlow: a handler that does not keep up loses messages beyond the bound, and that is reported and counted.

@@ -2,9 +2,6 @@ package bus
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/subtle"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"net"
@@ -40,9 +37,8 @@ type ServerOptions struct {
 // Server is an embedded NATS server. It admits members of the mesh only, with the permissions of PermissionsOf. All
 // methods are safe for concurrent use.
 type Server struct {
-	ns     *server.Server
-	host   string
-	secret string // proves that a connection without TLS comes from this process
+	ns   *server.Server
+	host string
 }
 
 // StartServer starts an embedded server and returns when it accepts connections.
@@ -57,11 +53,7 @@ func StartServer(opts ServerOptions) (*Server, error) {
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
-	secret := make([]byte, 32)
-	if _, err := rand.Read(secret); err != nil {
-		return nil, fmt.Errorf("bus: reading randomness: %w", err)
-	}
-	s := &Server{host: host, secret: hex.EncodeToString(secret)}
+	s := &Server{host: host}
 	log := &serverLog{log: opts.Log, fatal: make(chan string, 1)}
 	s.ns, err = server.NewServer(&server.Options{
 		ServerName: opts.Identity.Name(),
@@ -123,22 +115,13 @@ func (s *Server) Close() {
 }
 
 // Check decides about one connection; it makes Server a server.Authentication. The TLS configuration has verified the
-// certificate; a connection without TLS must know the secret of this process.
+// certificate; without TLS there is nothing to go by.
 func (s *Server) Check(c server.ClientAuthentication) bool {
-	if c.Kind() != server.CLIENT {
+	state := c.GetTLSConnectionState()
+	if c.Kind() != server.CLIENT || state == nil {
 		return false
 	}
-	var peer mesh.Peer
-	var err error
-	if state := c.GetTLSConnectionState(); state != nil {
-		peer, err = mesh.PeerOf(*state)
-	} else {
-		o := c.GetOpts()
-		if subtle.ConstantTimeCompare([]byte(o.Password), []byte(s.secret)) != 1 {
-			return false
-		}
-		peer, err = mesh.ParseURI(o.Username)
-	}
+	peer, err := mesh.PeerOf(*state)
 	if err != nil {
 		return false
 	}
