@@ -12,19 +12,38 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// configFlag loads the named file in place of the default ones.
-type configFlag string
-
-// BeforeResolve adds the file's values below flags and environment.
-func (c configFlag) BeforeResolve(k *kong.Kong, ctx *kong.Context, trace *kong.Path) error {
-	path := string(ctx.FlagValue(trace.Flag).(configFlag))
-	resolver, err := k.LoadConfig(path)
-	if err != nil {
-		return err
+// configPaths returns the configuration files to read: the one that --config or
+// TANDEM_CONFIG names, or else the default ones, of which the later wins. An
+// empty name means that none is read. kong learns of configuration before it
+// parses, so the flag is looked for here.
+func configPaths(args []string) ([]string, error) {
+	path, named := os.LookupEnv(configEnv)
+	from := configEnv
+	for i, a := range args {
+		if a == "--" {
+			break
+		}
+		if a == "--config" && i+1 < len(args) {
+			path, named, from = args[i+1], true, a
+		} else if value, ok := strings.CutPrefix(a, "--config="); ok {
+			path, named, from = value, true, "--config"
+		}
 	}
-	ctx.AddResolver(resolver)
-	return nil
+	switch {
+	case !named:
+		return defaultConfigPaths(), nil
+	case path == "":
+		return nil, nil
+	}
+	// kong passes over a file that it cannot open, which is right only for the default ones.
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", from, err)
+	}
+	return []string{path}, f.Close()
 }
+
+const configEnv = "TANDEM_CONFIG"
 
 func defaultConfigPaths() []string {
 	paths := []string{"/etc/tandem/config.yaml"}
@@ -101,8 +120,14 @@ func (c *configResolver) Validate(app *kong.Application) error {
 	return nil
 }
 
-// Resolve returns the value for one flag, or nil where the file has none.
+// Resolve returns the value for one flag, or nil where the file has none or the
+// environment has one: kong asks after it read the environment.
 func (c *configResolver) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
+	for _, name := range flag.Envs {
+		if _, ok := os.LookupEnv(name); ok {
+			return nil, nil
+		}
+	}
 	if node := parent.Node(); node != nil && node.Type == kong.CommandNode {
 		if section, ok := c.values[commandPath(node)].(map[string]any); ok {
 			if v, ok := section[flag.Name]; ok {

@@ -28,7 +28,7 @@ const (
 )
 
 type cli struct {
-	Config configFlag `help:"Configuration file (YAML). Keys are flag names; a command's own flags may stand below the command's name." placeholder:"FILE" type:"existingfile"`
+	Config string `help:"Configuration file (YAML) in place of the default ones; empty: none. Keys are flag names; a command's own flags may stand below the command's name." placeholder:"FILE"`
 
 	Up         upCmd         `cmd:"" help:"Serve a model on this machine: gateway, prefill and decode worker processes, ready for a request."`
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway: HTTP API, routing, and the control bus unless --nats names one."`
@@ -52,6 +52,7 @@ type app struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // the second interrupt ends the process at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -59,6 +60,11 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
 	exit := -1
+	paths, err := configPaths(args)
+	if err != nil {
+		fmt.Fprintln(stderr, "tandem:", err)
+		return exitUsage
+	}
 	parser, err := kong.New(&c,
 		kong.Name("tandem"),
 		kong.Description("Serve large language models with prefill and decode on different machines."),
@@ -66,7 +72,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 		kong.Writers(stdout, stderr),
 		kong.DefaultEnvars("TANDEM"),
-		kong.Configuration(loadConfig, defaultConfigPaths()...),
+		kong.Configuration(loadConfig, paths...),
 		kong.Exit(func(code int) { exit = code; panic(exitPanic{}) }),
 	)
 	if err != nil {
