@@ -68,8 +68,22 @@ func complete(model *kong.Application, words []string) []string {
 			}
 		}
 	}
-	if len(words) > 1 {
-		if f := flags[words[len(words)-2]]; f != nil && !f.IsBool() {
+	// bash makes a word of its own of the = in --flag=value, zsh and fish do not.
+	if name, value, ok := strings.Cut(last, "="); ok && flags[name] != nil {
+		var out []string
+		for _, v := range withPrefix(enumValues(flags[name].Value), value) {
+			out = append(out, name+"="+v)
+		}
+		return out
+	}
+	before := words[:len(words)-1]
+	if last == "=" {
+		last = ""
+	} else if n := len(before); n > 1 && before[n-1] == "=" {
+		before = before[:n-1]
+	}
+	if n := len(before); n > 0 {
+		if f := flags[before[n-1]]; f != nil && !f.IsBool() {
 			return withPrefix(enumValues(f.Value), last)
 		}
 	}
