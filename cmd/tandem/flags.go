@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"strconv"
 	"time"
+
+	"github.com/tandem-llm/tandem/supervise"
 )
 
 // serveFlags say what is served. They are the same for `up`, `gateway` and
@@ -73,6 +76,26 @@ type processFlags struct {
 	TraceLifecycle string `help:"Write lifecycle events as JSON lines to FILE." placeholder:"FILE"`
 	Announce       bool   `hidden:"" help:"Print one JSON line when ready."`
 	Supervised     bool   `hidden:"" help:"Stop when standard input ends."`
+	RunDir         string `hidden:"" help:"Directory of the supervisor's run, removed if the supervisor is gone."`
+}
+
+// follow returns a context that also ends when the supervisor of this process is
+// gone, if it has one. The returned function is called last: a supervisor that
+// was killed leaves its directory with keys to its children.
+func (f *processFlags) follow(ctx context.Context) (context.Context, func()) {
+	if !f.Supervised {
+		return ctx, func() {}
+	}
+	gone, stop := supervise.ParentGone(context.Background(), os.Stdin)
+	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(gone, cancel)
+	return ctx, func() {
+		if gone.Err() != nil && f.RunDir != "" {
+			_ = os.RemoveAll(f.RunDir) // another child may be doing the same
+		}
+		cancel()
+		stop()
+	}
 }
 
 // openTrace opens the file of --trace-lifecycle, or returns nil.

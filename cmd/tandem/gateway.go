@@ -16,7 +16,6 @@ import (
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/mesh"
 	"github.com/tandem-llm/tandem/model"
-	"github.com/tandem-llm/tandem/supervise"
 	"github.com/tandem-llm/tandem/telemetry"
 )
 
@@ -27,7 +26,7 @@ type gatewayFlags struct {
 	Mode           string        `default:"auto" enum:"auto,disaggregated,colocated" help:"How requests are served: auto hands off where a pair of workers can, disaggregated always, colocated never. A request's Tandem-Mode header overrides it."`
 	APIKeys        string        `name:"api-keys" help:"File of API keys, one 'tenant key' pair a line; without it anybody may ask." placeholder:"FILE" type:"existingfile"`
 	MaxActive      int           `default:"256" help:"Most samples generated at once."`
-	MaxQueue       int           `default:"1024" help:"Most requests waiting behind them; more are answered 429."`
+	MaxQueue       int           `default:"1024" help:"Most requests waiting behind them; more are refused as overloaded."`
 	RequestTimeout time.Duration `default:"10m" help:"Longest life of a request."`
 	Retries        int           `default:"3" help:"Attempts after the first."`
 }
@@ -60,12 +59,8 @@ func (c *gatewayCmd) Run(a *app) error {
 	case c.NATS == "" && c.BusMesh == "":
 		return usageError{errors.New("--bus-mesh is missing: the embedded bus needs an identity of role bus (tandem mesh issue --role bus), or use --nats")}
 	}
-	ctx := a.ctx
-	if c.Supervised {
-		var stop context.CancelFunc
-		ctx, stop = supervise.ParentGone(ctx, os.Stdin)
-		defer stop()
-	}
+	ctx, done := c.follow(a.ctx)
+	defer done()
 	id, err := mesh.Load(c.Mesh, nil)
 	if err != nil {
 		return err
@@ -109,6 +104,9 @@ func (c *gatewayCmd) Run(a *app) error {
 			return err
 		}
 		srv, err := bus.StartServer(bus.ServerOptions{Identity: busID, Listen: c.BusListen, Log: log})
+		if errors.Is(err, bus.ErrListen) || errors.Is(err, bus.ErrConfig) {
+			return usageError{fmt.Errorf("--bus-listen: %w", err)}
+		}
 		if err != nil {
 			return err
 		}

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/tandem-llm/tandem/engine/install"
 	"github.com/tandem-llm/tandem/mesh"
+	"github.com/tandem-llm/tandem/model"
 	"github.com/tandem-llm/tandem/model/tiny"
 	"github.com/tandem-llm/tandem/supervise"
 )
@@ -57,6 +60,9 @@ func (c *upCmd) Run(a *app) error {
 		}
 		out.say("model", "no --model given: serving a small hybrid model with random weights; its text is random, its state is of every kind a real model has")
 	}
+	if err := c.checkModel(out); err != nil {
+		return err
+	}
 	run, err := os.MkdirTemp("", "tandem-up-*")
 	if err != nil {
 		return err
@@ -79,6 +85,40 @@ func (c *upCmd) check() error {
 		return errors.New("--mode disaggregated needs a worker that decodes; raise --decode or --colocated")
 	case c.NATS != "" && c.CA == "":
 		return errors.New("--nats needs --ca: the server must trust the same authority as this run")
+	}
+	if err := addressFree("--listen", c.Listen); err != nil {
+		return err
+	}
+	if c.NATS == "" {
+		return addressFree("--bus-listen", c.BusListen)
+	}
+	return nil
+}
+
+// addressFree reports early, and once, what would end the gateway at each start.
+func addressFree(flag, addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("%w; choose another address with %s", err, flag)
+	}
+	return l.Close()
+}
+
+// checkModel refuses a model before any process is started for it.
+func (c *upCmd) checkModel(out *progress) error {
+	m, err := model.Inspect(c.Model)
+	if err != nil {
+		return err
+	}
+	if c.Mode != "colocated" {
+		if err := m.Handoff(); err != nil {
+			return fmt.Errorf("%w (--mode colocated)", err)
+		}
+		return nil
+	}
+	if c.Decode > 0 {
+		out.say("model", "--mode colocated: nothing is handed off, so no decode worker is started")
+		c.Decode = 0
 	}
 	return nil
 }
@@ -181,11 +221,11 @@ func (f *fleet) serve(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	f.group = supervise.New(running, supervise.Options{Grace: f.cmd.Drain + 5*time.Second, OnEvent: f.event})
-	f.group.Start(supervise.Spec{Name: gatewayName, Path: f.self, Args: f.gatewayArgs, Log: f.logs})
+	f.group.Start(supervise.Spec{Name: gatewayName, Path: f.self, Args: f.gatewayArgs, Env: childEnv(), Log: f.logs})
 	err := f.await(ctx, func() bool { return f.bus != "" })
 	if err == nil {
 		for _, w := range f.workers() {
-			f.group.Start(supervise.Spec{Name: w.name, Path: f.self, Args: func() []string { return f.workerArgs(w) }, Log: f.logs})
+			f.group.Start(supervise.Spec{Name: w.name, Path: f.self, Args: func() []string { return f.workerArgs(w) }, Env: childEnv(), Log: f.logs})
 		}
 		want := 1 + len(f.workers())
 		if err = f.await(ctx, func() bool { return len(f.ready) == want }); err == nil {
@@ -200,14 +240,14 @@ func (f *fleet) serve(ctx context.Context) error {
 		}
 		return err
 	}
-	if ctx.Err() == nil {
+	if err == nil {
 		f.printReady()
 	}
 	<-ctx.Done()
 	f.out.say("stop", "stopping: finishing requests in flight")
 	f.group.Wait()
 	f.out.say("stop", "stopped")
-	return nil
+	return err // not nil when the interrupt came before the fleet was ready
 }
 
 // startLimit is how long the fleet may take to become ready: loading a large
@@ -333,11 +373,21 @@ func (p *progress) event(fields map[string]any) {
 	_ = json.NewEncoder(p.w).Encode(fields)
 }
 
+// childEnv is the environment of the processes of a fleet. Everything that they
+// are told is on their command lines: a setting of this command, such as
+// TANDEM_LISTEN or a configuration file's, must not reach a worker as its own.
+func childEnv() []string {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "TANDEM_") && !strings.HasPrefix(v, install.EnvDir+"=")
+	})
+	return append(env, configEnv+"=")
+}
+
 func (f *fleet) gatewayArgs() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.cmd
-	args := append([]string{"gateway", "--announce", "--supervised", "--mesh=" + filepath.Join(f.dir, gatewayName)}, c.serveFlags.args()...)
+	args := append([]string{"gateway", "--announce", "--supervised", "--run-dir=" + f.dir, "--mesh=" + filepath.Join(f.dir, gatewayName)}, c.serveFlags.args()...)
 	args = append(args, c.gatewayFlags.args()...)
 	if c.NATS != "" {
 		args = append(args, "--nats="+c.NATS)
@@ -356,7 +406,7 @@ func (f *fleet) workerArgs(w fleetWorker) []string {
 		threads = max(1, runtime.NumCPU()/(c.Prefill+c.Decode+c.Colocated))
 	}
 	args := append([]string{
-		"worker", "--announce", "--supervised", "--role=" + w.role, "--bus=" + f.bus,
+		"worker", "--announce", "--supervised", "--run-dir=" + f.dir, "--role=" + w.role, "--bus=" + f.bus,
 		"--mesh=" + filepath.Join(f.dir, w.name), "--metrics=127.0.0.1:0",
 	}, c.serveFlags.args()...)
 	args = append(args, c.engineFlags.args(threads)...)

@@ -18,7 +18,6 @@ import (
 	"github.com/tandem-llm/tandem/mesh"
 	"github.com/tandem-llm/tandem/model"
 	"github.com/tandem-llm/tandem/state"
-	"github.com/tandem-llm/tandem/supervise"
 	"github.com/tandem-llm/tandem/telemetry"
 	"github.com/tandem-llm/tandem/wire"
 	"github.com/tandem-llm/tandem/worker"
@@ -43,12 +42,8 @@ func (c *workerCmd) Run(a *app) error {
 	if c.Model == "" {
 		return usageError{errors.New("--model is missing: a worker serves one GGUF file")}
 	}
-	ctx := a.ctx
-	if c.Supervised {
-		var stop context.CancelFunc
-		ctx, stop = supervise.ParentGone(ctx, os.Stdin)
-		defer stop()
-	}
+	ctx, done := c.follow(a.ctx)
+	defer done()
 	id, err := mesh.Load(c.Mesh, nil)
 	if err != nil {
 		return err
