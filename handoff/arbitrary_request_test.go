@@ -47,7 +47,7 @@ func TestINV9ArbitraryFactsToARequest(t *testing.T) {
 				t.Fatal("a refused fact has actions")
 			}
 			for _, a := range acts {
-				if res == NoOp && (a.Kind != ActionCancel || a.Handoff == m.reuse && a.Side == RoleSource) {
+				if res == NoOp && f.Kind != FactDeadlineReached && (a.Kind != ActionCancel || a.Handoff == m.reuse && a.Side == RoleSource) {
 					t.Fatalf("a no-op asked for %s of %v", a.Kind, a.Handoff)
 				}
 				switch a.Kind {

@@ -64,10 +64,11 @@ func (m *Destination) Deadline() (time.Duration, bool) {
 func (m *Destination) Apply(now time.Duration, f DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
 	old, wasArmed := m.Deadline()
 	dst, result, err := m.apply(now, &f, dst)
-	if err != nil || result != Applied {
+	if err != nil {
 		return dst, result, err
 	}
-	if at, armed := m.Deadline(); armed && (!wasArmed || at != old) {
+	// Timers are one-shot: one that fired is set again, also when it was early.
+	if at, armed := m.Deadline(); armed && (!wasArmed || at != old || f.Kind == FactReservationExpired) {
 		dst = append(dst, DestinationAction{Kind: ActionWakeAt, At: at})
 	}
 	return dst, result, nil

@@ -24,8 +24,8 @@
 // an unknown id is answered with Tombstones.Lookup's outcome, or "unknown".
 //
 // After each Apply: on an error, refuse or drop the message (the machine is
-// unchanged); on [NoOp], answer a repeated command with the machine's present
-// state; on [Applied], execute the actions in order. When the state is Released
+// unchanged); else execute the actions in order, and on [NoOp] answer a repeated
+// command with the machine's present state. When the state is Released
 // or Done, stop its timer, drop the machine and bury its id with its outcome. One
 // goroutine (or lock) per machine: facts and actions of one machine must not
 // overtake each other. [ActionKind] says what each action asks for and which
@@ -33,9 +33,9 @@
 // executed is reported as the failing fact, never dropped.
 //
 // Times are durations since the host's own start. A machine's timer is set by
-// ActionWakeAt (its last value holds, also available from Deadline) and answered
-// with FactLeaseExpired, FactReservationExpired or FactDeadlineReached; reporting
-// one too early or too often is harmless.
+// ActionWakeAt (one-shot, its last value holds) and answered with FactLeaseExpired,
+// FactReservationExpired or FactDeadlineReached; reporting one too early or too
+// often is harmless.
 //
 // # Destination-first (streams while prefill computes)
 //

@@ -19,20 +19,20 @@ func (r *runner) toDestination(a uint8, now time.Duration, f DestinationFact) Re
 		r.remember(rec)
 	}
 	if r.trace != nil {
-		r.trace("  destination.%d %s: %s%s", a, f.Kind, stateChange(before.state, t.dst.state, res, err), destinationActionText(acts))
+		r.trace("  destination.%d %s: %s%s", a, f.Kind, stateChange(before.state, t.dst.state, res, err), actionText(acts))
 	}
 	if err != nil {
 		r.refused(err, before == t.dst, len(acts))
 		return res
 	}
 	r.note(r.facts, RoleDestination, f.Kind.String())
-	if res == NoOp && (len(acts) != 0 || t.dst != before) {
+	if res == NoOp && (len(acts) != 0 && f.Kind != FactReservationExpired || t.dst != before) {
 		r.fail(7, "a no-op changed the destination")
 	}
 	if before.state == DestinationReleased && res != NoOp {
 		r.fail(7, "destination was resurrected by %s", f.Kind)
 	}
-	r.checkTimer(RoleDestination, t.dst.Deadline, destinationWake(acts), before.Deadline)
+	r.checkTimer(RoleDestination, f.Kind, t.dst.Deadline, destinationWake(acts), before.Deadline)
 	if t.stepping && t.dst.outcome != 0 && t.dst.state == DestinationActive {
 		t.retires = true
 	}

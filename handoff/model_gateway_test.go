@@ -14,7 +14,7 @@ func (r *runner) toRequest(now time.Duration, f RequestFact) Result {
 		r.remember(rec)
 	}
 	if r.trace != nil {
-		r.trace("  request %s: %s%s", f.Kind, stateChange(before.state, w.req.state, res, err), requestActionText(acts))
+		r.trace("  request %s: %s%s", f.Kind, stateChange(before.state, w.req.state, res, err), actionText(acts))
 	}
 	if err != nil {
 		r.refused(err, before == w.req, len(acts))
@@ -27,9 +27,9 @@ func (r *runner) toRequest(now time.Duration, f RequestFact) Result {
 	if before.state == RequestDone && res != NoOp {
 		r.fail(7, "request was resurrected by %s", f.Kind)
 	}
-	r.checkTimer(RoleRequest, w.req.Deadline, requestWake(acts), before.Deadline)
+	r.checkTimer(RoleRequest, f.Kind, w.req.Deadline, requestWake(acts), before.Deadline)
 	for _, act := range acts {
-		if res == NoOp && act.Kind != ActionCancel {
+		if res == NoOp && act.Kind != ActionCancel && act.Kind != ActionWakeAt {
 			r.fail(7, "a no-op asked for %s", act.Kind)
 		}
 		r.note(r.actions, RoleRequest, act.Kind.String())

@@ -15,20 +15,20 @@ func (r *runner) toSource(a uint8, now time.Duration, f SourceFact) Result {
 		r.remember(rec)
 	}
 	if r.trace != nil {
-		r.trace("  source.%d %s: %s%s", a, f.Kind, stateChange(before.state, t.src.state, res, err), sourceActionText(acts))
+		r.trace("  source.%d %s: %s%s", a, f.Kind, stateChange(before.state, t.src.state, res, err), actionText(acts))
 	}
 	if err != nil {
 		r.refused(err, before == t.src, len(acts))
 		return res
 	}
 	r.note(r.facts, RoleSource, f.Kind.String())
-	if res == NoOp && (len(acts) != 0 || t.src != before) {
+	if res == NoOp && (len(acts) != 0 && f.Kind != FactLeaseExpired || t.src != before) {
 		r.fail(7, "a no-op changed the source")
 	}
 	if before.state == SourceReleased && res != NoOp {
 		r.fail(7, "source was resurrected by %s", f.Kind)
 	}
-	r.checkTimer(RoleSource, t.src.Deadline, sourceWake(acts), before.Deadline)
+	r.checkTimer(RoleSource, f.Kind, t.src.Deadline, sourceWake(acts), before.Deadline)
 	for _, act := range acts {
 		r.note(r.actions, RoleSource, act.Kind.String())
 		r.doSource(a, act)
@@ -36,12 +36,15 @@ func (r *runner) toSource(a uint8, now time.Duration, f SourceFact) Result {
 	return res
 }
 
-// checkTimer verifies that the deadline of a machine is always known to the host
-// through WakeAt.
-func (r *runner) checkTimer(role Role, after func() (time.Duration, bool), woke time.Duration, before func() (time.Duration, bool)) {
+// checkTimer verifies that the host's one-shot timer is always set for the
+// machine's deadline.
+func (r *runner) checkTimer(role Role, by FactKind, after func() (time.Duration, bool), woke time.Duration, before func() (time.Duration, bool)) {
 	at, armed := after()
-	old, wasArmed := before()
-	if armed && woke != at && (woke != 0 || !wasArmed || old != at) {
+	old, running := before()
+	if by == FactLeaseExpired || by == FactReservationExpired || by == FactDeadlineReached {
+		running = false // it fired
+	}
+	if armed && woke != at && (woke != 0 || !running || old != at) {
 		r.fail(6, "%s waits for %v without a WakeAt", role, at)
 	}
 }

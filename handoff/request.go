@@ -86,10 +86,11 @@ func (m *Request) Deadline() (time.Duration, bool) {
 func (m *Request) Apply(now time.Duration, f RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	old, wasArmed := m.Deadline()
 	dst, result, err := m.apply(now, &f, dst)
-	if err != nil || result != Applied {
+	if err != nil {
 		return dst, result, err
 	}
-	if at, armed := m.Deadline(); armed && (!wasArmed || at != old) {
+	// Timers are one-shot: one that fired is set again, also when it was early.
+	if at, armed := m.Deadline(); armed && (!wasArmed || at != old || f.Kind == FactDeadlineReached) {
 		dst = append(dst, RequestAction{Kind: ActionWakeAt, At: at})
 	}
 	return dst, result, nil

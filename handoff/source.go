@@ -84,10 +84,11 @@ func (m *Source) Deadline() (time.Duration, bool) {
 func (m *Source) Apply(now time.Duration, f SourceFact, dst []SourceAction) ([]SourceAction, Result, error) {
 	old, wasArmed := m.Deadline()
 	dst, result, err := m.apply(now, &f, dst)
-	if err != nil || result != Applied {
+	if err != nil {
 		return dst, result, err
 	}
-	if at, armed := m.Deadline(); armed && (!wasArmed || at != old) {
+	// Timers are one-shot: one that fired is set again, also when it was early.
+	if at, armed := m.Deadline(); armed && (!wasArmed || at != old || f.Kind == FactLeaseExpired) {
 		dst = append(dst, SourceAction{Kind: ActionWakeAt, At: at})
 	}
 	return dst, result, nil

@@ -62,9 +62,10 @@ type Result uint8
 const (
 	// Applied: the fact changed the machine; execute the appended actions in order.
 	Applied Result = 1 + iota
-	// NoOp: duplicate, late or without effect; the machine is unchanged. Only a
-	// Request appends actions to a NoOp (Cancel, for a message of an attempt
-	// that was given up).
+	// NoOp: duplicate, late or without effect; the machine is unchanged. Two kinds
+	// of NoOp append an action all the same: a timer fact that came early is
+	// answered with WakeAt, and a message of an attempt that a Request gave up
+	// with Cancel.
 	NoOp
 )
 
