@@ -28,7 +28,7 @@ func (m *LaneMode) UnmarshalText(b []byte) error {
 	case LaneAuto, LaneQUIC, LaneTLS:
 		*m = v
 	default:
-		return fmt.Errorf("wire: lane %q is not known, use auto, quic or tls", truncate(string(b), 32))
+		return configError("Lane", fmt.Sprintf("is %q; use auto, quic or tls", truncate(string(b), 32)))
 	}
 	return nil
 }

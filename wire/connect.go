@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -136,10 +137,9 @@ func (n *Node) connect(to state.Peer, at Endpoint) (*session, error) {
 
 func (n *Node) introduce(ctx context.Context, l link, to state.Peer, at Endpoint) (*session, error) {
 	lost := func(err error) error {
-		select {
-		case <-l.done():
-			return l.cause()
-		default:
+		var known *Error
+		if errors.As(err, &known) {
+			return err
 		}
 		return &Error{Code: ErrUnreachable, Peer: to.Worker, Detail: "no answer to the hello", Cause: err}
 	}

@@ -48,7 +48,7 @@ func (l *quicLink) open(ctx context.Context) (stream, error) {
 	}
 	// Control goes before bulk on the same connection.
 	s.SetPriority(0, true)
-	return quicStream{s}, nil
+	return quicStream{s, l}, nil
 }
 
 func (l *quicLink) accept(ctx context.Context) (stream, error) {
@@ -57,7 +57,7 @@ func (l *quicLink) accept(ctx context.Context) (stream, error) {
 		return nil, l.why(err)
 	}
 	s.SetPriority(0, true)
-	return quicStream{s}, nil
+	return quicStream{s, l}, nil
 }
 
 func (l *quicLink) openBulk(ctx context.Context) (bulk, error) {
@@ -125,7 +125,21 @@ func (l *quicLink) why(err error) error {
 	return &Error{Code: ErrPeerLost, Peer: l.name, Cause: err}
 }
 
-type quicStream struct{ *quic.Stream }
+type quicStream struct {
+	*quic.Stream
+	l *quicLink
+}
+
+// Read says why the connection ended where that is why the stream did.
+func (s quicStream) Read(p []byte) (int, error) {
+	n, err := s.Stream.Read(p)
+	if err != nil && s.l.c.Context().Err() != nil && !isTimeout(err) {
+		err = s.l.cause()
+	} else if c := new(quic.TransportError); errors.As(err, &c) {
+		err = s.l.why(err) // the stream may know before the connection's context does
+	}
+	return n, err
+}
 
 func (s quicStream) closeWrite() { s.Stream.Close() }
 
