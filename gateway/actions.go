@@ -119,7 +119,11 @@ func (q *request) forward() {
 			l.Top = append(l.Top, openai.Logprob{Piece: o.GetPiece(), Logprob: o.GetLogprob()})
 		}
 	}
-	if !q.put(q.asm.feed(t.GetPiece(), l)) {
+	r := q.asm.feed(t.GetPiece(), l)
+	if q.tokenIDs {
+		r.ids = []int32{t.GetId()}
+	}
+	if !q.put(r) {
 		q.note(errSlowClient())
 		q.apply(handoff.RequestFact{Kind: handoff.FactClientGone})
 	}
@@ -128,7 +132,7 @@ func (q *request) forward() {
 // put passes text on to the client's buffer. A client that let it fill up loses the request.
 func (q *request) put(r released) bool {
 	return r.empty() || q.out.put(openai.Delta{
-		Index: q.index, Text: r.text, Asked: q.asm.asked, Logprobs: r.logprobs, Offset: r.offset,
+		Index: q.index, Text: r.text, Asked: q.asm.asked, Logprobs: r.logprobs, Offset: r.offset, TokenIDs: r.ids,
 	})
 }
 

@@ -38,9 +38,10 @@ type released struct {
 	text     string
 	logprobs []openai.Logprob
 	offset   openai.TextOffset // of the first of logprobs
+	ids      []int32           // the token itself, when the client asked for ids
 }
 
-func (r released) empty() bool { return r.text == "" && len(r.logprobs) == 0 }
+func (r released) empty() bool { return r.text == "" && len(r.logprobs) == 0 && len(r.ids) == 0 }
 
 // feed takes the next token. piece is not kept unless log probabilities are wanted, where l holds it.
 func (a *assembler) feed(piece []byte, l openai.Logprob) released {

@@ -111,7 +111,7 @@ func (g *Gateway) begin(c *call) *openai.Error {
 			c.requests = append(c.requests, &request{
 				g: g, key: c.head.ID + "." + strconv.Itoa(index), tenant: c.tenant, mode: c.mode, index: index,
 				out: c.out, prompt: prompt, params: withSeed(c.params, seed+uint64(n)), maxTokens: limits[i],
-				arrival: c.arrival, deadline: now + g.cfg.RequestTimeout, asm: asm,
+				arrival: c.arrival, deadline: now + g.cfg.RequestTimeout, asm: asm, tokenIDs: c.gen.ReturnTokenIDs,
 			})
 		}
 	}
@@ -195,6 +195,7 @@ func (c *call) collect(ctx context.Context) ([]openai.Choice, openai.Usage, *ope
 		for _, d := range parts {
 			texts[d.Index] = append(texts[d.Index], d.Text...)
 			choices[d.Index].Logprobs = append(choices[d.Index].Logprobs, d.Logprobs...)
+			choices[d.Index].TokenIDs = append(choices[d.Index].TokenIDs, d.TokenIDs...)
 		}
 		for _, e := range ends {
 			if e.err != nil {

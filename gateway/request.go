@@ -45,6 +45,7 @@ type request struct {
 	incoming *buspb.Token // the token that a TokenOut fact being applied speaks of
 	emitted  []int32      // tokens given to the client: forced input of every later attempt
 	asm      *assembler
+	tokenIDs bool // the client asked for token ids
 	usage    promptUsage
 	firstAt  time.Duration // when the first token came
 	lastAt   time.Duration // when the newest token came

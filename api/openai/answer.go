@@ -54,6 +54,7 @@ type Choice struct {
 	Logprobs []Logprob  // the sample's tokens; nil when not asked for
 	Asked    bool       // logprobs were asked for
 	Offset   TextOffset // completions only: where the first token's text begins
+	TokenIDs []int32    // every token of the sample, when asked for
 }
 
 // Head is what every document of one answer repeats.
@@ -81,6 +82,7 @@ type chatChoice struct {
 	Message  chatMessage   `json:"message"`
 	Logprobs *chatLogprobs `json:"logprobs"`
 	Finish   string        `json:"finish_reason"`
+	TokenIDs []int32       `json:"token_ids,omitempty"`
 }
 
 type chatMessage struct {
@@ -103,6 +105,7 @@ func (h Head) ChatAnswer(choices []Choice, u Usage) []byte {
 			Message:  chatMessage{Role: RoleAssistant, Content: c.Text, Annotations: []string{}},
 			Logprobs: newChatLogprobs(c.Asked, c.Logprobs),
 			Finish:   c.Finish,
+			TokenIDs: c.TokenIDs,
 		})
 	}
 	return encode(out)
@@ -123,6 +126,7 @@ type textChoice struct {
 	Index    int           `json:"index"`
 	Logprobs *textLogprobs `json:"logprobs"`
 	Finish   *string       `json:"finish_reason"`
+	TokenIDs []int32       `json:"token_ids,omitempty"`
 }
 
 // TextAnswer renders a whole text completion.
@@ -133,7 +137,7 @@ func (h Head) TextAnswer(choices []Choice, u Usage) []byte {
 	}
 	for _, c := range choices {
 		out.Choices = append(out.Choices, textChoice{
-			Text: c.Text, Index: c.Index, Finish: &c.Finish,
+			Text: c.Text, Index: c.Index, Finish: &c.Finish, TokenIDs: c.TokenIDs,
 			Logprobs: newTextLogprobs(c.Asked, c.Logprobs, c.Offset),
 		})
 	}

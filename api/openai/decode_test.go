@@ -38,7 +38,7 @@ func TestChatEverything(t *testing.T) {
 		"stream_options": {"include_usage": true, "include_obfuscation": false},
 		"stop": ["a", "b", "a"], "seed": -5, "temperature": 0, "top_p": 0.5, "top_k": 40, "min_p": 0.25,
 		"repetition_penalty": 1.5, "frequency_penalty": -2, "presence_penalty": 2,
-		"logit_bias": {"12": -100, "3": 1.5}, "logprobs": true, "top_logprobs": 20, "ignore_eos": true,
+		"logit_bias": {"12": -100, "3": 1.5}, "logprobs": true, "top_logprobs": 20, "ignore_eos": true, "return_token_ids": true,
 		"user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "metadata": {"a": "b"},
 		"parallel_tool_calls": true, "store": false, "service_tier": "auto", "modalities": ["text"],
 		"response_format": {"type": "text"}, "tools": null, "audio": null,
@@ -57,7 +57,7 @@ func TestChatEverything(t *testing.T) {
 			Model: "m", N: 3, MaxTokens: 7, Stream: true, IncludeUsage: true,
 			TopP: 0.5, TopK: 40, MinP: 0.25, RepetitionPenalty: 1.5, PresencePenalty: 2, FrequencyPenalty: -2,
 			Seed: ptr(int64(-5)), LogitBias: []Bias{{3, 1.5}, {12, -100}}, Stop: []string{"a", "b"},
-			IgnoreEOS: true, Logprobs: true, TopLogprobs: 20,
+			IgnoreEOS: true, ReturnTokenIDs: true, Logprobs: true, TopLogprobs: 20,
 		},
 		Messages: []Message{
 			{Role: "system", Content: "one\ntwo"},

@@ -64,6 +64,7 @@ var fields = []Field{
 	{"min_p", both, Used, "extension: 0 to 1, default 0"},
 	{"repetition_penalty", both, Used, "extension: 0.01 to 2, default 1"},
 	{"ignore_eos", both, Used, "extension: generate past end-of-generation tokens"},
+	{"return_token_ids", both, Used, "extension: report the ids of the generated tokens as token_ids of each choice"},
 
 	{"user", both, Harmless, "a string"},
 	{"safety_identifier", chat, Harmless, "a string"},

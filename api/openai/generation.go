@@ -45,6 +45,7 @@ type Generation struct {
 	LogitBias         []Bias   // ascending by token, each token once
 	Stop              []string // at most MaxStops, none empty
 	IgnoreEOS         bool     // end-of-generation tokens do not end the answer
+	ReturnTokenIDs    bool     // report token ids beside the text
 	Logprobs          bool     // report the log probability of each token
 	TopLogprobs       int      // and of this many most likely ones
 }
@@ -131,6 +132,8 @@ func (d *decoder) field(m member, own func(member) *Error) (err *Error) {
 		g.TopK = max(g.TopK, 0)
 	case "ignore_eos":
 		g.IgnoreEOS, err = readBool(m.name, raw)
+	case "return_token_ids":
+		g.ReturnTokenIDs, err = readBool(m.name, raw)
 	case "logit_bias":
 		g.LogitBias, err = readBias(raw)
 	case "logprobs":

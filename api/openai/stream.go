@@ -24,6 +24,7 @@ type Delta struct {
 	Logprobs []Logprob  // the tokens whose text this part completes
 	Offset   TextOffset // completions only: where the first token's text begins
 	Finish   string     // set in the last part only
+	TokenIDs []int32    // tokens that came with this part, when asked for
 }
 
 type chatChunk struct {
@@ -42,6 +43,7 @@ type chunkChoice struct {
 	Delta    chatDelta     `json:"delta"`
 	Logprobs *chatLogprobs `json:"logprobs"`
 	Finish   *string       `json:"finish_reason"`
+	TokenIDs []int32       `json:"token_ids,omitempty"`
 }
 
 type chatDelta struct {
@@ -76,8 +78,8 @@ func (h Head) ChatStart(index int) []byte {
 // ChatDelta renders a part of a sample: its text, or its finish reason, or both in two events. Use
 // it with at least one of them.
 func (h Head) ChatDelta(d Delta) []byte {
-	c := chunkChoice{Index: d.Index}
-	if d.Text != "" || len(d.Logprobs) > 0 {
+	c := chunkChoice{Index: d.Index, TokenIDs: d.TokenIDs}
+	if d.Text != "" || len(d.Logprobs) > 0 || len(d.TokenIDs) > 0 {
 		c.Delta.Content = &d.Text
 		c.Logprobs = newChatLogprobs(d.Asked, d.Logprobs)
 	}
@@ -107,7 +109,7 @@ func (h Head) textChunk(choices []textChoice) textAnswer {
 
 // TextDelta renders a part of a sample of a text completion.
 func (h Head) TextDelta(d Delta) []byte {
-	c := textChoice{Text: d.Text, Index: d.Index}
+	c := textChoice{Text: d.Text, Index: d.Index, TokenIDs: d.TokenIDs}
 	if len(d.Logprobs) > 0 {
 		c.Logprobs = newTextLogprobs(d.Asked, d.Logprobs, d.Offset)
 	}
