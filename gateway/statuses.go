@@ -49,10 +49,10 @@ func (q *request) status(from route.Target, id handoff.ID, st *buspb.Status) {
 	}
 	result := telemetry.StatusApplied
 	switch {
+	case a.seen[side].has(st.GetSeq()): // first: a repetition of a fenced status must not be answered with another cancel
+		result = telemetry.StatusDuplicate
 	case id != q.machine.Handoff() && (q.holder == nil || q.holder.id != id) || q.done():
 		result = telemetry.StatusFenced
-	case a.seen[side].has(st.GetSeq()):
-		result = telemetry.StatusDuplicate
 	}
 	if result == telemetry.StatusDuplicate || q.told(a, side, st) {
 		a.seen[side].add(st.GetSeq())
