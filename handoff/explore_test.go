@@ -61,14 +61,7 @@ func (x *explorer) explore(maxDepth, maxStates int) error {
 			from := &frontier[i]
 			key := maphash.Comparable(x.seed, *from)
 			events = from.enabled(events[:0])
-			if from.cut && len(events) > 1 {
-				events = events[:1] // any order will do: everything left is local
-			}
-			if len(events) == 0 {
-				if err := x.leaks(from); err != nil {
-					return x.explain(err, key)
-				}
-			}
+			over := from.cut
 			for _, e := range events {
 				w := *from
 				x.run.w, x.run.err = &w, nil
@@ -84,6 +77,15 @@ func (x *explorer) explore(maxDepth, maxStates int) error {
 						return nil
 					}
 					next = append(next, w)
+				}
+				if from.cut && w != *from {
+					over = false
+					break // any order will do: everything left is local
+				}
+			}
+			if over || len(events) == 0 {
+				if err := x.leaks(from); err != nil {
+					return x.explain(err, key)
 				}
 			}
 		}

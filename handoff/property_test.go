@@ -119,19 +119,27 @@ func walk(cfg config, noise bool, rarity int, random *rand.Rand) *runner {
 		r.script = append(r.script, event{kind: evCut})
 		r.do(event{kind: evCut})
 	}
-	for r.err == nil {
-		events = w.enabled(events[:0])
-		if len(events) == 0 {
-			break
-		}
-		r.script = append(r.script, events[0])
-		r.do(events[0])
-		r.check()
+	for r.err == nil && r.settle() {
 	}
 	if left := w.held(); r.err == nil && len(left) > 0 {
 		r.fail(6, "leaked: %s", strings.Join(left, ", "))
 	}
 	return r
+}
+
+// settle makes the first event happen that changes something, and reports whether
+// there was one.
+func (r *runner) settle() bool {
+	for _, e := range r.w.enabled(nil) {
+		before := *r.w
+		r.script = append(r.script, e)
+		r.do(e)
+		r.check()
+		if *r.w != before {
+			return true
+		}
+	}
+	return false
 }
 
 // checkInvariant runs walks and fails on violations of one invariant (or of the
