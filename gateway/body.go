@@ -34,7 +34,13 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, within time.D
 	rc.SetReadDeadline(time.Now().Add(within))
 	var b bytes.Buffer
 	_, err := io.Copy(&b, http.MaxBytesReader(w, r.Body, limit))
-	rc.SetReadDeadline(time.Time{})
+	if err != nil {
+		// The server would try to read the rest before it answers: the deadline stays,
+		// and the connection ends.
+		w.Header().Set("Connection", "close")
+	} else {
+		rc.SetReadDeadline(time.Time{})
+	}
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):

@@ -469,6 +469,16 @@ func (w *worker) reservations() []string {
 	return slices.Collect(maps.Keys(w.held))
 }
 
+// tenant returns the tenant of any reservation.
+func (w *worker) tenant() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.held {
+		return r.GetTerms().GetTenant()
+	}
+	return ""
+}
+
 func (w *worker) count(name string) int {
 	n := 0
 	for _, c := range w.commands() {
