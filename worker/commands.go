@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/state"
+	"github.com/tandem-llm/tandem/telemetry"
 )
 
 // execute runs one command of a gateway on the owner goroutine. Commands are
@@ -29,7 +30,7 @@ func (w *Worker) execute(c *buspb.Command) *buspb.Reply {
 		return refused(buspb.Code_CODE_CONFLICT, false, "the handoff belongs to another request")
 	}
 	if t == nil {
-		if released := w.unacked[id]; released != nil {
+		if released := w.unacked[id]; released != nil && c.GetQuery() != nil {
 			w.resend(released)
 		}
 		if outcome, ok := w.tombs.Lookup(w.now(), id); ok {
@@ -105,6 +106,7 @@ func (w *Worker) newTask(c *buspb.Command, id handoff.ID, s side) *task {
 		gateway: gatewayID{name: c.Gateway, incarnation: c.GatewayIncarnation},
 	}
 	w.tasks[id] = t
+	w.hold(telemetry.HeldHandoffs, 1)
 	return t
 }
 

@@ -68,11 +68,12 @@ func (w *Worker) loseGateway(name string, incarnation uint64) {
 }
 
 // housekeeping is the period of everything that is not driven by an event:
-// silent gateways, unacknowledged statuses.
+// silent gateways, unacknowledged statuses, what is only counted now and then.
 const housekeeping = 500 * time.Millisecond
 
 func (w *Worker) keepHouse() {
 	w.sweepGateways()
 	w.resendOverdue()
+	w.sampleWire()
 	w.alarms.set(w.now()+housekeeping, w.keepHouse)
 }

@@ -60,6 +60,18 @@ func (w *Worker) hold(h telemetry.Held, delta int) {
 	}
 }
 
+// sampled is what the metrics show of things that the wire counts.
+type sampled struct{ tickets, buffers int }
+
+// sampleWire brings the metrics of the wire's tickets and buffers up to date.
+func (w *Worker) sampleWire() {
+	s := w.node.Stats()
+	now := sampled{tickets: s.Tickets, buffers: int(s.Sending + s.Receiving)}
+	w.hold(telemetry.HeldTickets, now.tickets-w.sampled.tickets)
+	w.hold(telemetry.HeldBuffers, now.buffers-w.sampled.buffers)
+	w.sampled = now
+}
+
 func (w *Worker) computed(p telemetry.Phase, tokens int) {
 	if m := w.cfg.Metrics; m != nil {
 		m.Computed(p, tokens)

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/state"
+	"github.com/tandem-llm/tandem/telemetry"
 )
 
 // capabilities are what this build can do beyond serving whole requests.
@@ -129,6 +130,7 @@ func (w *Worker) shareMessage(s side) *buspb.Share {
 // unacknowledged statuses until the gateway has them.
 func (w *Worker) ended(t *task, outcome handoff.Outcome) {
 	delete(w.tasks, t.id)
+	w.hold(telemetry.HeldHandoffs, -1)
 	w.tombs.Bury(w.now(), t.id, outcome)
 	if len(t.out.pending) > 0 {
 		w.unacked[t.id] = t

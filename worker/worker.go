@@ -53,6 +53,7 @@ type Worker struct {
 	draining  bool
 	drainEnd  time.Duration // when draining gives up
 	fatal     error
+	sampled   sampled
 
 	followUps          []func() // facts that executing actions brought about
 	sourceActions      []handoff.SourceAction
