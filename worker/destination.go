@@ -194,12 +194,20 @@ func (w *Worker) activate(t *task) {
 	}
 	t.usage = r.manifest.Usage
 	t.computed = t.prompt
+	first := t.gen.restoredFirst(r.manifest.First)
 	w.checkState(t, telemetry.Destination)
 	r.manifest = nil
 	t.phase = phaseDecode
 	w.decoding = append(w.decoding, t)
 	w.took(telemetry.StageCommit, w.now()-t.lastByte)
-	w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactActivationApplied}) })
+	w.later(func() {
+		if w.destination(t, handoff.DestinationFact{Kind: handoff.FactActivationApplied}) != handoff.Applied {
+			return
+		}
+		// The source's word of its token may be lost, or come after the commit, when
+		// nobody listens to the source any more: the owner's report is complete.
+		w.emit(t, first)
+	})
 }
 
 // ackCommit tells the source; the wire repeats it until the source answers.

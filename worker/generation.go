@@ -145,6 +145,16 @@ func (g *generation) first(t token) state.First {
 	return f
 }
 
+// restoredFirst is the inverse of first, in a restored generation.
+func (g *generation) restoredFirst(f state.First) token {
+	id := g.history[len(g.history)-1]
+	t := token{index: int(f.Index), id: id, piece: g.vocab.Piece(id), logprob: f.Logprob}
+	for _, alt := range f.Top {
+		t.top = append(t.top, sample.TopToken{Token: alt.Token, Logprob: alt.Logprob})
+	}
+	return t
+}
+
 // cellsFor is the number of attention cells that the answer may need on the worker
 // that finishes it: every token but the last is computed.
 func cellsFor(history, emitted, maxTokens, context int) int {
