@@ -29,6 +29,9 @@ func (w *Worker) source(t *task, f handoff.SourceFact) handoff.Result {
 		w.executeSource(t, fresh[i])
 	}
 	w.sourceActions = w.sourceActions[:mark]
+	if t.src.State() == handoff.SourceReleased {
+		w.ended(t, t.src.Outcome())
+	}
 	return result
 }
 
@@ -51,6 +54,9 @@ func (w *Worker) destination(t *task, f handoff.DestinationFact) handoff.Result 
 		w.executeDestination(t, fresh[i])
 	}
 	w.destinationActions = w.destinationActions[:mark]
+	if t.dst.State() == handoff.DestinationReleased {
+		w.ended(t, t.dst.Outcome())
+	}
 	return result
 }
 
@@ -71,7 +77,7 @@ func (w *Worker) executeSource(t *task, a handoff.SourceAction) {
 	case handoff.ActionReportStatus:
 		w.report(t, report{kind: a.Report, outcome: a.Outcome, cause: a.Cause, reason: a.Reason, never: a.Never})
 	case handoff.ActionReleaseSource:
-		w.releaseTask(t, a.Outcome)
+		w.releaseTask(t)
 	case handoff.ActionWakeAt:
 		w.wakeAt(t, a.At)
 	}
@@ -94,7 +100,7 @@ func (w *Worker) executeDestination(t *task, a handoff.DestinationAction) {
 	case handoff.ActionReportStatus:
 		w.report(t, report{kind: a.Report, outcome: a.Outcome, cause: a.Cause, reason: a.Reason, never: a.Never})
 	case handoff.ActionReleaseDestination:
-		w.releaseTask(t, a.Outcome)
+		w.releaseTask(t)
 	case handoff.ActionWakeAt:
 		w.wakeAt(t, a.At)
 	}

@@ -126,10 +126,16 @@ func (w *Worker) shareMessage(s side) *buspb.Share {
 	return m
 }
 
-// ended notes the release of a task: it is remembered as a tombstone, and its
-// unacknowledged statuses until the gateway has them.
+// ended notes that a task's machine is Released, with or without an action (a
+// cancel may come before the command that it cancels): the task is remembered as
+// a tombstone, and its unacknowledged statuses until the gateway has them. A
+// second call does nothing.
 func (w *Worker) ended(t *task, outcome handoff.Outcome) {
+	if w.tasks[t.id] != t {
+		return
+	}
 	delete(w.tasks, t.id)
+	w.stale = true // it is owned no more, also when it never held anything
 	w.hold(telemetry.HeldHandoffs, -1)
 	w.tombs.Bury(w.now(), t.id, outcome)
 	if len(t.out.pending) > 0 {

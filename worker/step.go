@@ -189,7 +189,7 @@ func (w *Worker) decode(rows []engine.Row) error {
 }
 
 // releaseTask gives back everything a task holds; its machine is Released.
-func (w *Worker) releaseTask(t *task, outcome handoff.Outcome) {
+func (w *Worker) releaseTask(t *task) {
 	w.unqueue(t)
 	if t.rcv != nil {
 		w.endImport(t)
@@ -207,7 +207,6 @@ func (w *Worker) releaseTask(t *task, outcome handoff.Outcome) {
 	}
 	t.wakes++ // no timer of this task matters any more
 	t.ticket = nil
-	w.ended(t, outcome)
 	w.later(w.admitWaiting)
 }
 
