@@ -14,16 +14,21 @@ import (
 type outbox struct {
 	last     uint64          // number of the newest status
 	pending  []*buspb.Status // not acknowledged, ascending
-	sent     time.Duration   // when the newest was last sent
+	waiting  time.Duration   // since when nothing new was acknowledged
+	repeated time.Duration   // when pending was last sent again
 	usageOut bool            // usage went out with the tokens of a colocated request
 	problem  string          // why the task failed, for people; no content
 	code     buspb.Code      // the same for programs
 }
 
 const (
-	// resendAfter is how long a status may stay unacknowledged before it is sent
-	// again. Nothing depends on its exact value: statuses are idempotent.
+	// resendAfter is how long the oldest status may wait for its acknowledgement
+	// before it is sent again. Nothing depends on its exact value: statuses are
+	// idempotent.
 	resendAfter = time.Second
+	// resendPause is the least time between two repetitions, however often the
+	// gateway asks: it asks again for as long as it waits.
+	resendPause = 100 * time.Millisecond
 	// maxBurst bounds the statuses of one task that are sent again at once.
 	maxBurst = 256
 )
@@ -90,13 +95,15 @@ func (w *Worker) send(t *task, s *buspb.Status) {
 	o := &t.out
 	o.last++
 	s.Handoff, s.Request, s.Side, s.Seq = t.id[:], t.request, t.side.message(), o.last
+	if len(o.pending) == 0 {
+		o.waiting = w.now()
+	}
 	o.pending = append(o.pending, s)
 	if w.tasks[t.id] != t {
 		w.unacked[t.id] = t
 	}
 	if g := w.gateways[t.gateway.name]; g != nil && g.incarnation == t.gateway.incarnation {
 		g.queue = append(g.queue, s)
-		o.sent = w.now()
 	}
 }
 
@@ -130,8 +137,12 @@ func (w *Worker) acknowledge(t *task, seq uint64) {
 	for n < len(o.pending) && o.pending[n].Seq <= seq {
 		n++
 	}
+	if n == 0 {
+		return
+	}
 	clear(o.pending[:n])
 	o.pending = o.pending[n:]
+	o.waiting = w.now()
 	if len(o.pending) == 0 && w.unacked[t.id] == t {
 		delete(w.unacked, t.id)
 	}
@@ -143,7 +154,11 @@ func (w *Worker) resend(t *task) {
 	if g == nil || g.incarnation != t.gateway.incarnation || len(t.out.pending) == 0 {
 		return
 	}
-	t.out.sent = w.now()
+	now := w.now()
+	if t.out.repeated > 0 && now-t.out.repeated < resendPause {
+		return
+	}
+	t.out.repeated, t.out.waiting = now, now
 	g.queue = append(g.queue, t.out.pending[:min(len(t.out.pending), maxBurst)]...)
 }
 
@@ -151,7 +166,7 @@ func (w *Worker) resend(t *task) {
 func (w *Worker) resendOverdue() {
 	now := w.now()
 	each := func(t *task) {
-		if len(t.out.pending) > 0 && now-t.out.sent >= resendAfter {
+		if len(t.out.pending) > 0 && now-t.out.waiting >= resendAfter {
 			w.resend(t)
 		}
 	}
