@@ -69,6 +69,15 @@ func (a *admission) take(s side, cells int) (seq int32, ok bool) {
 	return seq, true
 }
 
+// grow gives a task that has a slot more cells, or reports that there are none.
+func (a *admission) grow(cells int) bool {
+	if cells > a.cells {
+		return false
+	}
+	a.cells -= cells
+	return true
+}
+
 // give takes them back.
 func (a *admission) give(s side, seq int32, cells int) {
 	at, _ := slices.BinarySearchFunc(a.free, seq, func(have, want int32) int { return int(want - have) })

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"slices"
+
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/state"
@@ -11,26 +13,53 @@ import (
 // dispatchPrefill queues a prompt, or takes over the finished one of an earlier
 // attempt of the same request.
 func (w *Worker) dispatchPrefill(t *task, reuse handoff.ID) {
-	if reuse.IsZero() {
+	switch {
+	case reuse.IsZero():
 		w.enqueue(t)
-		return
+	case !w.takeOver(t, w.tasks[reuse]):
+		w.later(func() { w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillRejected}) })
 	}
-	old := w.tasks[reuse]
+}
+
+// takeOver gives t the sequence of an earlier attempt that holds it for a
+// destination that failed. What the client got meanwhile is forced and computed
+// on top of it; if that is nothing, the token that the old attempt sampled is
+// still the next one. It reports false, and changes nothing, when there is nothing
+// to take.
+func (w *Worker) takeOver(t, old *task) bool {
 	if old == nil || old.side != sideSource || old.request != t.request || old.tenant != t.tenant ||
 		old.seq < 0 || old.src.State() != handoff.SourcePinned && old.src.State() != handoff.SourceAwaitingReader {
-		w.later(func() { w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillRejected}) })
-		return
+		return false
+	}
+	have, want := old.gen.history, t.gen.history
+	if len(want) < old.computed || len(want) > len(have) || !slices.Equal(have[:len(want)], want) {
+		return false
+	}
+	more := max(t.need-old.cells, 0)
+	if !w.admission.grow(more) {
+		return false
 	}
 	// The old task keeps its stream until it is quiescent, but not the memory:
 	// exports are done on this goroutine, so none is running now.
-	t.gen, t.usage, t.seq, t.cells, t.prompt, t.computed = old.gen, old.usage, old.seq, old.cells, old.prompt, old.computed
-	t.snd = &sending{first: old.snd.first}
-	t.prefillEnd = w.now()
-	old.seq, old.cells, old.gen = -1, 0, nil
+	t.seq, t.cells, t.computed = old.seq, old.cells+more, old.computed
+	old.seq, old.cells = -1, 0
+	w.capacityChanged()
+	if t.computed < len(want) {
+		t.phase = phasePrefill
+		w.prefilling = append(w.prefilling, t)
+	} else {
+		t.gen, t.usage, old.gen = old.gen, old.usage, nil
+		t.snd.first = old.snd.first
+		t.prefillEnd = w.now()
+		w.later(func() {
+			w.emit(t, t.snd.first)
+			w.pinned(t)
+		})
+	}
 	w.later(func() {
 		w.source(old, handoff.SourceFact{Kind: handoff.FactCancelled, Reader: handoff.All, Reason: handoff.ReasonRebound})
 	})
-	w.later(func() { w.pinned(t) })
+	return true
 }
 
 // stopPrefill takes a task out of the queues. Steps are computed on this
