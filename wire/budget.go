@@ -2,6 +2,10 @@ package wire
 
 import "sync"
 
+// cost is what a unit of n bytes counts for against windows and totals: its bytes, and for small ones the bookkeeping
+// and the smallest buffer, so that a million units of one byte are not cheap.
+func cost(n int) int64 { return max(int64(n), smallestClass) }
+
 // budget is the receive side's share of Config.Total. A granted handoff holds a whole charge, enough to finish without
 // anybody else's memory, so that granted handoffs never wait for each other in a circle; the others wait in order.
 type budget struct {

@@ -9,6 +9,7 @@ type Buffer struct {
 	Bytes []byte
 
 	raw  []byte // as it came from the pool
+	zero int    // leading bytes of raw that were zeroed again, after they were written
 	s    *Sender
 	gone atomic.Bool // given to Send or Discard
 }
@@ -36,7 +37,7 @@ func (s *Sender) Buffer(n int) (*Buffer, bool) {
 		s.end(ending{err: err, tell: &refusal{err.Code, err.Detail}})
 		return nil, false
 	}
-	size := int64(n)
+	size := cost(n)
 	if s.stats.Held > 0 && s.stats.Held+size > s.n.cfg.window() || !s.n.quota.take(size, s) {
 		s.hungry = true
 		s.mu.Unlock()
@@ -51,8 +52,8 @@ func (s *Sender) Buffer(n int) (*Buffer, bool) {
 
 // recycle zeroes a buffer, frees its share of both bounds and tells whoever waits for room.
 func (s *Sender) recycle(b *Buffer) {
-	size := int64(len(b.raw))
-	s.n.pool.put(b.raw)
+	size := cost(len(b.raw))
+	s.n.pool.put(b.raw, b.zero)
 	b.Bytes, b.raw = nil, nil
 	s.mu.Lock()
 	s.stats.Held -= size

@@ -147,6 +147,7 @@ func (n *Node) introduce(ctx context.Context, l link, to state.Peer, at Endpoint
 	if err != nil {
 		return nil, lost(err)
 	}
+	defer context.AfterFunc(n.ctx, st.stop)()
 	end, _ := ctx.Deadline()
 	st.SetReadDeadline(end)
 	st.SetWriteDeadline(end)

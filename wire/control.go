@@ -7,15 +7,14 @@ import (
 )
 
 // control is one handoff's stream: a goroutine that reads, one that writes what is queued. Queueing never blocks; the
-// queue is bounded by the protocol, because every message is sent once, except credit and alive, of which only the latest
-// is kept.
+// queue is bounded by the protocol, because every message is sent once, except those of which only the latest matters.
 type control struct {
 	st    stream
 	stall time.Duration // bounds one write
 
 	mu      sync.Mutex
 	queue   [][]byte
-	credit  []byte // latest credit not written yet
+	latest  []byte // credit, or pong, not written yet
 	alive   []byte
 	closing bool // after the queue: end the own direction
 	broken  bool
@@ -29,13 +28,14 @@ func newControl(st stream, stall time.Duration) *control {
 // send queues a message.
 func (c *control) send(m []byte) { c.put(func() { c.queue = append(c.queue, m) }) }
 
-// sendCredit replaces a credit that is not written yet.
-func (c *control) sendCredit(m []byte) { c.put(func() { c.credit = m }) }
+// replace queues a message in place of an earlier one that is not written yet: credit, which is cumulative, and on a
+// connection's first stream pongs, so that a peer that pings and does not read costs one message.
+func (c *control) replace(m []byte) { c.put(func() { c.latest = m }) }
 
 // sendAlive queues a sign of life if nothing else is queued.
 func (c *control) sendAlive() {
 	c.put(func() {
-		if len(c.queue) == 0 && c.credit == nil {
+		if len(c.queue) == 0 && c.latest == nil {
 			c.alive = frameMsg(msgAlive, flagOptional, nil)
 		}
 	})
@@ -63,9 +63,9 @@ func (c *control) take() (out []byte, last bool) {
 	for _, m := range c.queue {
 		out = append(out, m...)
 	}
-	out = append(out, c.credit...)
+	out = append(out, c.latest...)
 	out = append(out, c.alive...)
-	c.queue, c.credit, c.alive = nil, nil, nil // written messages may hold content: keep no reference
+	c.queue, c.latest, c.alive = nil, nil, nil // written messages may hold content: keep no reference
 	return out, c.closing || c.broken
 }
 

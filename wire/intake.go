@@ -21,16 +21,17 @@ type intake struct {
 	single  bool      // the connection is one handoff's
 	owner   *Receiver // of a single connection, once known
 	scratch []byte
+	head    [frameSize]byte
+	unit    [state.HeaderSize]byte
 }
 
 // run reads until the connection ends or breaks the protocol.
 func (in *intake) run() error {
 	for {
-		var head [frameSize]byte
-		if _, err := in.full(head[:], nil); err != nil {
+		if _, err := in.full(in.head[:], nil); err != nil {
 			return err
 		}
-		f, err := decodeFrame(&head)
+		f, err := decodeFrame(&in.head)
 		if err != nil {
 			return err
 		}
@@ -49,11 +50,10 @@ func (in *intake) run() error {
 		}
 		switch f.kind {
 		case frameHeader:
-			var raw [state.HeaderSize]byte
-			if _, err := in.full(raw[:], nil); err != nil {
+			if _, err := in.full(in.unit[:], nil); err != nil {
 				return err
 			}
-			r.beginUnit(in, &f, raw[:])
+			r.beginUnit(in, &f, in.unit[:])
 		case frameData:
 			if err := in.data(r, &f); err != nil {
 				return err

@@ -134,6 +134,9 @@ func (s *session) greet(l lane, limit time.Duration) error {
 	if err != nil {
 		return err
 	}
+	if s.n != nil {
+		defer context.AfterFunc(s.n.ctx, l.stop)()
+	}
 	proof := laneProof(s.key, secret)
 	b := make([]byte, 0, laneHelloSize)
 	b = binary.LittleEndian.AppendUint32(b, laneMagic)
@@ -193,6 +196,7 @@ func (n *Node) acceptLane(l lane) {
 
 func (n *Node) admitLane(l lane) error {
 	limit := time.Now().Add(n.cfg.Timeouts.Handshake)
+	defer context.AfterFunc(n.ctx, l.stop)()
 	l.SetReadDeadline(limit)
 	l.SetWriteDeadline(limit)
 	b := make([]byte, laneHelloSize)

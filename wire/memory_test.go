@@ -32,7 +32,9 @@ func TestPool(t *testing.T) {
 				for i := range b {
 					b[i] = 0xaa
 				}
-				p.put(b[:rapid.IntRange(0, len(b)).Draw(t, "cut")])
+				clean := rapid.IntRange(0, len(b)).Draw(t, "clean")
+				clear(b[:clean])
+				p.put(b[:rapid.IntRange(0, len(b)).Draw(t, "cut")], clean)
 			} else {
 				n := rapid.IntRange(1, 300<<10).Draw(t, "n")
 				b := p.get(n)

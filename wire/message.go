@@ -75,8 +75,8 @@ type open struct {
 
 // credit is cumulative, so that a later one replaces an earlier one.
 type credit struct {
-	window   int64 // bytes that may be outstanding; one larger unit may travel alone
-	released int64 // payload bytes that the destination has let go so far
+	window   int64 // cost that may be outstanding; one larger unit may travel alone
+	released int64 // cost of the units that the destination has let go so far
 	largest  int64 // largest unit accepted
 }
 

@@ -41,10 +41,11 @@ func (p *pool) get(n int) []byte {
 	return make([]byte, n, c)
 }
 
-// put zeroes b, which came from get and may have been resliced at its end, and keeps it if there is room.
-func (p *pool) put(b []byte) {
+// put zeroes b, which came from get and may have been resliced at its end, and keeps it if there is room. The first clean
+// bytes are zero already.
+func (p *pool) put(b []byte, clean int) {
 	b = b[:cap(b)]
-	clear(b)
+	clear(b[clean:])
 	c := len(b)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -133,10 +133,10 @@ func (p *pump) run() {
 			}
 			busy = true
 			f.encode(&head)
-			err = p.write(head[:], payload)
+			n, err := p.write(head[:], payload, f.kind == frameData)
 			dirty = true
 			flush := f.kind == frameEnd || f.kind == frameReset
-			if s.wrote(&f, err, p.sent) {
+			if s.wrote(&f, n, err, p.sent) {
 				flush = true
 			}
 			if err == nil && flush {
@@ -171,15 +171,24 @@ func (p *pump) run() {
 	}
 }
 
-func (p *pump) write(head, payload []byte) error {
+// write writes a frame, piece by piece. With wipe it zeroes each piece once it is written, while it is in cache, and
+// returns how many bytes are zero now.
+func (p *pump) write(head, payload []byte, wipe bool) (int, error) {
 	if _, err := p.conn.Write(head); err != nil {
-		return err
+		return 0, err
 	}
-	if len(payload) == 0 {
-		return nil
+	done := 0
+	for done < len(payload) {
+		b := payload[done:min(len(payload), done+piece)]
+		if _, err := p.conn.Write(b); err != nil {
+			return done, err
+		}
+		if wipe {
+			clear(b)
+		}
+		done += len(b)
 	}
-	_, err := p.conn.Write(payload)
-	return err
+	return done, nil
 }
 
 // step is what a sender has for its pump.
@@ -228,7 +237,7 @@ func (s *Sender) next(f *frame) ([]byte, step) {
 // start (mu) begins the unit at the queue's head if credit covers it. A unit larger than the window travels alone.
 func (s *Sender) start(f *frame) ([]byte, step) {
 	u := s.queue[0]
-	size := int64(len(u.buf.Bytes))
+	size := cost(len(u.buf.Bytes))
 	out := s.begun - s.credit.released
 	if out > 0 && out+size > s.credit.window {
 		if s.starved.IsZero() {
@@ -251,7 +260,8 @@ func (s *Sender) start(f *frame) ([]byte, step) {
 }
 
 // wrote ends what next began and reports whether a unit is complete. measured, which may be nil, gets whole units.
-func (s *Sender) wrote(f *frame, err error, measured func(int, time.Duration)) bool {
+// wiped is the number of the frame's bytes that are zero again.
+func (s *Sender) wrote(f *frame, wiped int, err error, measured func(int, time.Duration)) bool {
 	if f.kind != frameData {
 		return false
 	}
@@ -265,6 +275,7 @@ func (s *Sender) wrote(f *frame, err error, measured func(int, time.Duration)) b
 		s.stats.Bytes += int64(f.length)
 	}
 	b := s.cur
+	b.zero += wiped
 	size, took := len(b.Bytes), now.Sub(s.begunAt)
 	whole := err == nil && s.off == size
 	if whole {

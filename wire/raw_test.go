@@ -18,6 +18,8 @@ type raw struct {
 	tr   *memTransport
 	link link
 	inc  uint64
+
+	first stream // the connection's own
 }
 
 // rawDial connects to n as a worker of that name and exchanges hellos.
@@ -33,6 +35,7 @@ func rawDial(t *testing.T, net *memNet, name string, n *Node) *raw {
 	if kind, _, err := readMsg(st, 0); kind != msgHello {
 		t.Fatalf("hello answered with %d, %v", kind, err)
 	}
+	r.first = st
 	return r
 }
 
@@ -110,6 +113,12 @@ func TestHostileSource(t *testing.T) {
 			h := header(b.Handoff, 1, p)
 			h.Length = 256 << 10
 			l.Write(rawHeader(b.Handoff, 1, h))
+		}},
+		{"many tiny units", ErrCredit, func(b state.Binding, _ stream, l bulk) {
+			for i := range uint32(65) { // 4 KiB each against a window of 256 KiB
+				l.Write(rawHeader(b.Handoff, i, header(b.Handoff, int(i), []byte{1})))
+				l.Write(rawFrame(frame{kind: frameData, unit: i, length: 1, handoff: b.Handoff}, []byte{1}))
+			}
 		}},
 		{"unit of another handoff", ErrProtocol, func(b state.Binding, _ stream, l bulk) {
 			l.Write(rawHeader(b.Handoff, 0, header(newID(), 0, []byte{1})))
@@ -406,6 +415,28 @@ func TestHelloRefused(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A peer that pings and does not read costs one answer, not one for each ping.
+func TestPingFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newMemNet()
+		n := memNode(t, net, "destination", nil)
+		defer n.Close()
+		r := rawDial(t, net, "source", n)
+		for range 1000 {
+			r.first.Write(frameMsg(msgPing, 0, make([]byte, maxPing)))
+		}
+		synctest.Wait()
+		for s := range n.sessions {
+			s.ctl.mu.Lock()
+			if len(s.ctl.queue) > 0 {
+				t.Errorf("%d messages queued", len(s.ctl.queue))
+			}
+			s.ctl.mu.Unlock()
+		}
+		r.link.close(ErrClosed, "")
+	})
 }
 
 // Peers that connect and say nothing, or nonsense, cost a bounded time.

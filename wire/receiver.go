@@ -28,7 +28,7 @@ type Receiver struct {
 	begunAt  time.Time
 	byteAt   time.Time // last byte of cur, or its header
 	begun    int64     // payload bytes of all units begun
-	released int64     // payload bytes whose buffers were let go, in order to give credit
+	released int64     // cost of the units whose buffers were let go
 	man      *manifest
 	complete bool // all units and the manifest were handed over
 	commit   *commit
@@ -81,7 +81,7 @@ func (r *Receiver) credited() {
 // tellCredit (mu) sends the cumulative credit.
 func (r *Receiver) tellCredit() {
 	if r.ctl != nil && r.granted && !r.ended {
-		r.ctl.sendCredit(credit{r.n.cfg.window(), r.released, r.n.cfg.LargestUnit}.encode())
+		r.ctl.replace(credit{r.n.cfg.window(), r.released, r.n.cfg.LargestUnit}.encode())
 	}
 }
 
@@ -122,13 +122,15 @@ func (r *Receiver) beginUnit(in *intake, f *frame, raw []byte) {
 		r.mu.Unlock()
 		return
 	}
-	size := int64(h.Length)
+	size := cost(int(h.Length))
 	var bad *Error
 	switch {
 	case err != nil:
 		bad = r.errorf(ErrLimit, "unit header refused", err)
 	case h.Handoff != r.b.Handoff:
 		bad = r.errorf(ErrProtocol, "unit of another handoff", nil)
+	case f.unit >= lim.Units:
+		bad = r.errorf(ErrLimit, "more units than one handoff may have", nil)
 	case r.cur != nil || f.unit != r.stats.Units || r.man != nil && f.unit >= r.man.units:
 		bad = r.errorf(ErrProtocol, "units out of order, or more than the manifest says", nil)
 	case !r.granted || r.stats.Held > 0 && r.stats.Held+size > r.n.cfg.window():
@@ -146,7 +148,7 @@ func (r *Receiver) beginUnit(in *intake, f *frame, raw []byte) {
 		r.stats.FirstByte = now.Sub(r.grantAt)
 		r.stats.Lane = in.conn.kind()
 	}
-	r.begun += size
+	r.begun += int64(h.Length)
 	r.stats.Held += size
 	r.stats.Peak = max(r.stats.Peak, r.stats.Held)
 	// The header and the credit are checked: only now does the declared length cost memory.
@@ -154,7 +156,7 @@ func (r *Receiver) beginUnit(in *intake, f *frame, raw []byte) {
 	r.cur = u
 	r.users++
 	r.mu.Unlock()
-	u.Payload = r.n.pool.get(int(size))
+	u.Payload = r.n.pool.get(int(h.Length))
 	r.leave()
 }
 
@@ -258,8 +260,8 @@ func (r *Receiver) finish() error {
 
 // release is Unit.Release.
 func (r *Receiver) release(u *Unit) {
-	size := int64(len(u.Payload))
-	r.n.pool.put(u.Payload)
+	size := cost(len(u.Payload))
+	r.n.pool.put(u.Payload, 0)
 	r.mu.Lock()
 	r.stats.Held -= size
 	r.released += size

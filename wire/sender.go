@@ -27,7 +27,7 @@ type Sender struct {
 	writing time.Time // start of the write under way in one of this handoff's buffers, or zero
 	starved time.Time // since when credit is missing for the queue's head, or zero
 	begunAt time.Time // start of cur
-	begun   int64     // payload bytes of all units begun; with credit.released the bytes outstanding
+	begun   int64     // cost of all units begun; less credit.released it is what is outstanding
 	units   uint32    // units queued so far
 	unit    uint32    // number of the unit cur
 	bytes   int64     // payload bytes queued so far

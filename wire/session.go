@@ -110,7 +110,7 @@ func (s *session) run() {
 func (s *session) control(kind msgKind, p []byte) error {
 	switch kind {
 	case msgPing:
-		s.ctl.send(frameMsg(msgPong, 0, p))
+		s.ctl.replace(frameMsg(msgPong, 0, p))
 	case msgPong:
 		d := dec{b: p}
 		id := d.u64()

@@ -24,7 +24,8 @@ type Stats struct {
 	Wire time.Duration
 	// RTT is the control connection's smoothed round trip.
 	RTT time.Duration
-	// Held is the number of payload bytes in buffers of this handoff now, and Peak its largest value so far.
+	// Held is the number of payload bytes in buffers of this handoff now, each unit counted as 4 KiB at least, and Peak its
+	// largest value so far.
 	Held, Peak int64
 }
 
