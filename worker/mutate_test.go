@@ -112,7 +112,7 @@ type forgery struct {
 
 func genuine() forgery { return forgery{skip: -1, twice: -1} }
 
-// push sends the state and returns the tokens of the answer after the first, or
+// push sends the state and returns the tokens of the answer, the first included, or
 // why the worker refused it.
 func (f *forger) push(dst *Worker, with forgery) (tokens []int32, refusal string) {
 	t := f.l.t
@@ -264,7 +264,7 @@ func TestEveryComponentMatters(t *testing.T) {
 			dst := l.worker("d", RoleDecode, arch, nil)
 			f := newForger(l, arch)
 			want, refusal := f.push(dst, genuine())
-			if refusal != "" || len(want) != 15 {
+			if refusal != "" || len(want) != 16 {
 				t.Fatalf("the genuine state gave %d tokens, refusal %q", len(want), refusal)
 			}
 			if again, _ := f.push(dst, genuine()); !slices.Equal(again, want) {
