@@ -333,6 +333,22 @@ func TestAbortedBatch(t *testing.T) {
 	}
 }
 
+// Whatever llama.cpp left in T when an import fails, it does not stay there.
+func TestFailureEmptiesTheScratchSequence(t *testing.T) {
+	for _, arch := range tiny.Archs() {
+		g := newTarget(t, arch)
+		imp, err := g.BeginImport(0, targetTokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.native.copySeq(1, g.scratchSeq, -1, -1)
+		if err := imp.Commit(); !errors.Is(err, engine.ErrCoverage) {
+			t.Errorf("%s: %v", arch, err)
+		}
+		g.clean(t, string(arch))
+	}
+}
+
 // A failed computation breaks the engine for good, rather than letting it go on
 // with parts of a batch in place.
 func TestFatalStaysFatal(t *testing.T) {
