@@ -50,8 +50,10 @@ func TestOpenVocab(t *testing.T) {
 					t.Errorf("%v %v, %v %v", a, b, err1, err2)
 				}
 			}
-			if v.Close() != nil || v.Close() != nil {
-				t.Error("Close")
+			for range 2 {
+				if err := v.Close(); err != nil {
+					t.Error(err)
+				}
 			}
 			if _, err := v.Tokenize("x", false, false); !errors.Is(err, engine.ErrClosed) {
 				t.Errorf("closed: %v", err)
