@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -39,6 +40,10 @@ func (g *Gateway) newCall(e openai.Endpoint, tenant string, mode Mode, gen opena
 			return nil, badRequest(openai.CodeInvalidValue, "logit_bias", "A token id in 'logit_bias' is outside the model's vocabulary.")
 		}
 	}
+	buffered := g.cfg.MaxBuffered
+	if !gen.Stream {
+		buffered = math.MaxInt // the call itself reads it, and a client gets it whole
+	}
 	prefix := "chatcmpl-"
 	if e == openai.Completion {
 		prefix = "cmpl-"
@@ -50,7 +55,7 @@ func (g *Gateway) newCall(e openai.Endpoint, tenant string, mode Mode, gen opena
 			ID: newID(prefix), Created: time.Now().Unix(), Model: gen.Model,
 			Fingerprint: g.fleet.anyFingerprint(), IncludeUsage: gen.IncludeUsage,
 		},
-		out: newOutbox(g.cfg.MaxBuffered),
+		out: newOutbox(buffered),
 	}, nil
 }
 

@@ -145,6 +145,9 @@ func (q *request) dispatch(a *attempt, side handoff.Role, phase handoff.Phase, b
 				return
 			}
 			if ctx.Err() != nil || !again(err) || !q.g.patient(q.g.now()-began, err) {
+				if errors.Is(err, bus.ErrNoWorker) {
+					q.g.fleet.suspect(t)
+				}
 				q.note(commandError(err))
 				q.avoid = append(q.avoid, t)
 				q.apply(handoff.RequestFact{Kind: handoff.FactFailed, Handoff: a.id, Side: side, Phase: phase})

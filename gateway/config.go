@@ -68,7 +68,7 @@ type Config struct {
 	PlaceWait      time.Duration // wait for a worker to come back; default 15 s
 	CommandWait    time.Duration // until an unanswered command fails the attempt; default 10 s
 	BusWait        time.Duration // until a lost bus fails requests; default 10 s
-	WorkerTimeout  time.Duration // silence after which a worker is taken for gone; default 5 s
+	WorkerTimeout  time.Duration // silence after which a worker is taken for gone; default 10 s
 	WriteTimeout   time.Duration // one write to a client; default 30 s
 	ReadTimeout    time.Duration // a request's header, and its body; default 30 s
 	ShutdownGrace  time.Duration // for requests in flight at shutdown; default 30 s
@@ -112,7 +112,7 @@ func (c *Config) normalize() error {
 	defaultTo(&c.PlaceWait, 15*time.Second)
 	defaultTo(&c.CommandWait, 10*time.Second)
 	defaultTo(&c.BusWait, 10*time.Second)
-	defaultTo(&c.WorkerTimeout, 5*time.Second)
+	defaultTo(&c.WorkerTimeout, 10*time.Second)
 	defaultTo(&c.WriteTimeout, 30*time.Second)
 	defaultTo(&c.ReadTimeout, 30*time.Second)
 	defaultTo(&c.ShutdownGrace, 30*time.Second)

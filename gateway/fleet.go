@@ -26,6 +26,7 @@ type fleet struct {
 	registry *bus.Registry
 	router   *route.Router
 	prints   map[route.Target]string // fingerprint of each live worker's identity; guarded by mu
+	suspects map[route.Target]bool   // live ones that could not be reached since they announced themselves
 	timeout  time.Duration
 	paused   bool          // the bus is down: silence says nothing
 	grace    time.Duration // no worker expires before
@@ -36,7 +37,7 @@ type fleet struct {
 
 // change is one worker that came or went.
 type change struct {
-	joined bool
+	joined bool // or can be reached again
 	target route.Target
 	detail string // its role, or why it left
 }
@@ -46,6 +47,7 @@ func newFleet(model string, tokenizer state.Digest, timeout time.Duration) *flee
 		model: model, tokenizer: tokenizer, timeout: timeout,
 		registry: bus.NewRegistry(timeout, maxWorkers),
 		prints:   make(map[route.Target]string),
+		suspects: make(map[route.Target]bool),
 	}
 	f.router = route.New(f.compatible)
 	return f
@@ -105,11 +107,13 @@ func (f *fleet) apply(list []bus.Change) (out []change) {
 		case bus.Left:
 			f.router.Remove(t)
 			delete(f.prints, t)
+			delete(f.suspects, t)
 			out = append(out, change{target: t, detail: why(c.Why)})
 		case bus.Joined, bus.Updated:
 			w := f.worker(c.Registration)
 			f.router.Update(w)
-			if c.Kind == bus.Joined {
+			if c.Kind == bus.Joined || f.suspects[t] {
+				delete(f.suspects, t)
 				f.prints[t] = fingerprint(c.Registration)
 				out = append(out, change{joined: true, target: t, detail: w.Role.String()})
 			}
@@ -121,6 +125,20 @@ func (f *fleet) apply(list []bus.Change) (out []change) {
 	pair := min(whole, f.router.Longest(route.Decode, f.model))
 	f.longWhole, f.longPair = cmp.Or(whole, f.longWhole), cmp.Or(pair, f.longPair)
 	return out
+}
+
+// suspect notes that nobody of that name listened when a command was sent: the worker is not chosen
+// until it announces itself again. Whether it is gone the registry decides.
+func (f *fleet) suspect(t route.Target) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.router.Workers() {
+		if w.Target() == t {
+			w.Unreachable = true
+			f.router.Update(w)
+			f.suspects[t] = true
+		}
+	}
 }
 
 // wasReady reports whether requests of the mode could be served at some time: then a missing worker

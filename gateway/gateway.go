@@ -29,6 +29,8 @@ type Link interface {
 	Goodbye() error
 }
 
+var _ Link = (*bus.GatewayLink)(nil)
+
 // Gateway serves one model. Make it with New. All methods are safe for concurrent use.
 type Gateway struct {
 	cfg     Config

@@ -50,7 +50,7 @@ func TestEndpoints(t *testing.T) {
 		r.wantError(r.get("/v1/embeddings"), 404, openai.CodeUnknownURL)
 
 		r.b.workers["d1"].kill()
-		time.Sleep(10 * time.Second)
+		time.Sleep(15 * time.Second)
 		w = r.get("/readyz")
 		if w.Code != 503 || !strings.Contains(w.Body.String(), "no decode worker") && !strings.Contains(w.Body.String(), "No decode worker") {
 			t.Errorf("readyz without decode worker: %d %s", w.Code, w.Body)

@@ -43,6 +43,7 @@ type worker struct {
 	// onStatus, when set, may change or drop (nil) a status, or add others.
 	onStatus func(st *buspb.Status) []*buspb.Status
 
+	keeps bool // stays pinned when its stream breaks, for a rebind
 	older bool // lacks the capability to hand over
 
 	mu          sync.Mutex
@@ -55,6 +56,7 @@ type worker struct {
 	held        map[string]*buspb.Reserve // reservations, by handoff
 	sent        []*buspb.Status
 	acked       map[string]uint64
+	reused      []string  // handoff that each prefill took over, or ""
 	forced      [][]int32 // forced tokens of each dispatch
 }
 
@@ -126,6 +128,13 @@ func (w *worker) kill() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.gone = true
+}
+
+// leave says goodbye, as the last thing that a worker does.
+func (w *worker) leave() {
+	reg := w.registration()
+	reg.Leaving = true
+	w.b.g.registration(reg)
 }
 
 func (w *worker) restart() {
@@ -280,6 +289,9 @@ func (w *worker) later(f func()) { time.AfterFunc(5*time.Millisecond, f) }
 func (w *worker) prefill(id string, p *buspb.Prefill) {
 	gen := p.GetGeneration()
 	w.note(gen)
+	w.mu.Lock()
+	w.reused = append(w.reused, string(p.GetReuse()))
+	w.mu.Unlock()
 	w.status(id, buspb.Side_SIDE_SOURCE, &buspb.Status{Body: &buspb.Status_Pinned{Pinned: &buspb.Pinned{
 		Usage: &buspb.Usage{Prompt: uint32(len(gen.GetTokens())) - gen.GetForcedTokens(), Cached: 2},
 	}}})
@@ -295,6 +307,12 @@ func (w *worker) prefill(id string, p *buspb.Prefill) {
 	ready := reserved && !d.gone && d.incarnation == p.GetTerms().GetDestination().GetIncarnation() &&
 		string(p.GetDestinationTicket()) == "ticket of "+d.name && p.GetDestinationEndpoint().GetTls() == d.name+":1"
 	d.mu.Unlock()
+	if !ready && w.keeps {
+		w.status(id, buspb.Side_SIDE_SOURCE, &buspb.Status{Body: &buspb.Status_StreamFailed{StreamFailed: &buspb.StreamFailed{
+			Code: buspb.Code_CODE_TRANSFER,
+		}}})
+		return
+	}
 	if !ready {
 		w.status(id, buspb.Side_SIDE_SOURCE, &buspb.Status{Body: &buspb.Status_Ended{Ended: &buspb.Ended{
 			Outcome: buspb.Outcome_OUTCOME_FAILED, Code: buspb.Code_CODE_TRANSFER,

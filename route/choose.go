@@ -101,6 +101,8 @@ func (r *Router) filter(role Role, q Request) (able []*entry, refused []Refusal)
 			refused = append(refused, Refusal{e.Name, Excluded, ""})
 		case role == Prefill && !q.Source.IsZero() && e.Target() != q.Source:
 			refused = append(refused, Refusal{e.Name, NotHolder, ""})
+		case e.Unreachable:
+			refused = append(refused, Refusal{e.Name, Unreachable, ""})
 		case e.Draining:
 			refused = append(refused, Refusal{e.Name, Draining, ""})
 		case q.Tokens > e.holds():

@@ -13,6 +13,7 @@ const (
 	WrongModel   Reason = "serves another model"
 	WrongRole    Reason = "has another role"
 	Draining     Reason = "is draining"
+	Unreachable  Reason = "cannot be reached"
 	Excluded     Reason = "refused this request for good"
 	NotHolder    Reason = "does not hold the request's state"
 	TooLong      Reason = "cannot hold so many tokens"

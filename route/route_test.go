@@ -85,14 +85,16 @@ func TestRefusals(t *testing.T) {
 	draining.Draining = true
 	small.Cells = 99
 	other.Model = "x"
-	r := fleet(anyPair, draining, small, other, worker("d1", Decode))
+	away := worker("p4", Prefill)
+	away.Unreachable = true
+	r := fleet(anyPair, draining, small, other, away, worker("d1", Decode))
 	_, err := r.ChoosePair(Request{Model: "m", Tokens: 100})
 	var refused *RefusedError
 	if !errors.As(err, &refused) || !errors.Is(err, ErrRefused) {
 		t.Fatalf("got %v", err)
 	}
 	want := &RefusedError{Prefill, []Refusal{
-		{"d1", WrongRole, ""}, {"p1", Draining, ""}, {"p2", TooLong, ""}, {"p3", WrongModel, ""},
+		{"d1", WrongRole, ""}, {"p1", Draining, ""}, {"p2", TooLong, ""}, {"p3", WrongModel, ""}, {"p4", Unreachable, ""},
 	}}
 	if d := cmp.Diff(want, refused); d != "" {
 		t.Error(d)
@@ -102,6 +104,7 @@ func TestRefusals(t *testing.T) {
 	}
 	draining.Draining, draining.Cells = false, 99
 	r.Update(draining)
+	r.Remove(away.Target())
 	_, err = r.ChooseWhole(Request{Model: "m", Tokens: 100})
 	if !errors.As(err, &refused) || !refused.Only(TooLong) {
 		t.Errorf("all that could are too small: %v", err)

@@ -33,7 +33,8 @@ type Worker struct {
 	Cells   int // tokens it can hold in all
 	Context int // tokens one sequence can hold
 
-	Draining bool // takes no new request
+	Draining    bool // takes no new request
+	Unreachable bool // did not take the last message; it may be gone, or reconnecting
 }
 
 // holds is the longest sequence that the worker can ever hold, in tokens.
