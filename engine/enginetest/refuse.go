@@ -142,9 +142,14 @@ func damages(good []byte) []damage {
 		return b
 	}
 	list := []damage{
-		{"empty", nil}, {"cut to 4 bytes", cut(4)}, {"cut to half", cut(len(good) / 2)}, {"without its last byte", cut(len(good) - 1)},
-		{"with a byte more", append(bytes.Clone(good), 0)}, {"twice", append(bytes.Clone(good), good...)},
-		{"zero", make([]byte, len(good))}, {"ones", bytes.Repeat([]byte{0xff}, len(good))},
+		{"empty", nil},
+		{"cut to 4 bytes", cut(4)},
+		{"cut to half", cut(len(good) / 2)},
+		{"without its last byte", cut(len(good) - 1)},
+		{"with a byte more", append(bytes.Clone(good), 0)},
+		{"twice", append(bytes.Clone(good), good...)},
+		{"zero", make([]byte, len(good))},
+		{"ones", bytes.Repeat([]byte{0xff}, len(good))},
 	}
 	for i := range min(24, len(good)) {
 		list = append(list, damage{fmt.Sprintf("with byte %d flipped", i), flip(i)})

@@ -55,13 +55,17 @@ func load(dir string) (*library, error) {
 		abs, err = filepath.EvalSymlinks(abs)
 	}
 	if err != nil || dir == "" {
-		return nil, &Error{Kind: ErrLibrary, Subject: dir, Err: err, Reason: "no such directory",
-			Next: "install them with: tandem engine install"}
+		return nil, &Error{
+			Kind: ErrLibrary, Subject: dir, Err: err, Reason: "no such directory",
+			Next: "install them with: tandem engine install",
+		}
 	}
 	if l := process.lib; l != nil {
 		if l.dir != abs {
-			return nil, &Error{Kind: ErrLibraryInUse, Subject: abs, Reason: "this process uses " + l.dir,
-				Next: "use one directory per process"}
+			return nil, &Error{
+				Kind: ErrLibraryInUse, Subject: abs, Reason: "this process uses " + l.dir,
+				Next: "use one directory per process",
+			}
 		}
 		return l, nil
 	}
@@ -91,9 +95,11 @@ func (l *library) open() error {
 		return err
 	}
 	if l.ggml != ggmlVersion || strings.TrimSuffix(l.version, "-dev") != Version {
-		return &Error{Kind: ErrVersion, Subject: l.dir,
+		return &Error{
+			Kind: ErrVersion, Subject: l.dir,
 			Reason: fmt.Sprintf("found llama.cpp %s with ggml %s, need %s with %s", l.version, l.ggml, Version, ggmlVersion),
-			Next:   "install the right ones with: tandem engine install"}
+			Next:   "install the right ones with: tandem engine install",
+		}
 	}
 	if err := llama.Load(l.dir); err != nil {
 		return l.broken(err)
@@ -111,8 +117,10 @@ func (l *library) open() error {
 	llama.Init()
 	lines, _ := l.sink.take()
 	if llama.GGMLBackendDeviceByType(llama.GGMLBackendDeviceTypeCPU) == 0 {
-		return &Error{Kind: ErrLibrary, Subject: l.dir, Reason: "no CPU backend for this machine among them; " + reasons(lines),
-			Next: "install them again with: tandem engine install"}
+		return &Error{
+			Kind: ErrLibrary, Subject: l.dir, Reason: "no CPU backend for this machine among them; " + reasons(lines),
+			Next: "install them again with: tandem engine install",
+		}
 	}
 	return nil
 }
@@ -160,8 +168,10 @@ func (l *library) broken(err error) error {
 func (l *library) versionOf(lib loader.Lib, name string, fun *ffi.Fun) (string, error) {
 	var err error
 	if *fun, err = lib.Prep(name, &ffi.TypePointer); err != nil {
-		return "", &Error{Kind: ErrVersion, Subject: l.dir, Reason: "it has no " + name, Err: err,
-			Next: "install llama.cpp v" + Version + " with: tandem engine install"}
+		return "", &Error{
+			Kind: ErrVersion, Subject: l.dir, Reason: "it has no " + name, Err: err,
+			Next: "install llama.cpp v" + Version + " with: tandem engine install",
+		}
 	}
 	p := new(*byte)
 	ffi.Call(fun.Cif, fun.Addr, unsafe.Pointer(p))

@@ -41,8 +41,10 @@ func (e *Engine) open(o *Options, file *model.Model) error {
 		return err
 	}
 	if llama.ModelHasEncoder(e.model) || !llama.ModelHasDecoder(e.model) {
-		return &Error{Kind: ErrModel, Subject: o.Model, Reason: "it has an encoder; only decoder models generate text here",
-			Next: "choose another model"}
+		return &Error{
+			Kind: ErrModel, Subject: o.Model, Reason: "it has an encoder; only decoder models generate text here",
+			Next: "choose another model",
+		}
 	}
 	e.recurrence = llama.ModelIsRecurrent(e.model) || llama.ModelIsHybrid(e.model)
 	if e.vocab, err = newVocab(e.lib, e.model); err != nil {
@@ -71,8 +73,10 @@ func (l *library) loadModel(path string, p llama.ModelParams) (llama.Model, erro
 	m, err := llama.ModelLoadFromFile(path, p)
 	if err != nil || m == 0 {
 		lines, _ := l.sink.take()
-		return 0, &Error{Kind: ErrModel, Subject: path, Reason: "llama.cpp refuses it: " + reasons(lines),
-			Next: "check the file, or choose another model"}
+		return 0, &Error{
+			Kind: ErrModel, Subject: path, Reason: "llama.cpp refuses it: " + reasons(lines),
+			Next: "check the file, or choose another model",
+		}
 	}
 	return m, nil
 }
@@ -112,14 +116,18 @@ func (e *Engine) openContext(o *Options) error {
 	ctx, err := llama.InitFromModel(e.model, p)
 	if err != nil || ctx == 0 {
 		lines, _ := e.lib.sink.take()
-		return &Error{Kind: ErrContext, Subject: o.Model, Reason: reasons(lines),
-			Next: fmt.Sprintf("try fewer cells (%d) or slots (%d), or another cache type (%v)", o.Cells, o.Slots, o.KVType)}
+		return &Error{
+			Kind: ErrContext, Subject: o.Model, Reason: reasons(lines),
+			Next: fmt.Sprintf("try fewer cells (%d) or slots (%d), or another cache type (%v)", o.Cells, o.Slots, o.KVType),
+		}
 	}
 	e.ctx = ctx
 	mem, err := llama.GetMemory(ctx)
 	if err != nil || mem == 0 {
-		return &Error{Kind: ErrModel, Subject: o.Model, Reason: "it keeps no sequence memory: it is not a text generator",
-			Next: "choose another model"}
+		return &Error{
+			Kind: ErrModel, Subject: o.Model, Reason: "it keeps no sequence memory: it is not a text generator",
+			Next: "choose another model",
+		}
 	}
 	e.native = newNative(&e.lib.fn, ctx, mem)
 	// What llama.cpp made of the wishes is what counts from here on.
@@ -160,8 +168,10 @@ func (e *Engine) learn(file *model.Model) error {
 	e.batch.bind(&e.native.batch, 1)
 	if code := e.native.decode(); code != 0 {
 		lines, _ := e.lib.sink.take()
-		return &Error{Kind: ErrContext, Reason: fmt.Sprintf("the first token fails with code %d; %s", code, reasons(lines)),
-			Next: "look at the log, or choose another model"}
+		return &Error{
+			Kind: ErrContext, Reason: fmt.Sprintf("the first token fails with code %d; %s", code, reasons(lines)),
+			Next: "look at the log, or choose another model",
+		}
 	}
 	full := make([]byte, llama.StateSeqGetSizeExt(e.ctx, llama.SeqId(e.scratchSeq), 0))
 	if n := e.native.stateGet(full, e.scratchSeq, 0); n != len(full) {

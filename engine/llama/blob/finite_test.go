@@ -15,10 +15,18 @@ func TestFinite(t *testing.T) {
 		ok    bool
 	}
 	for _, c := range []lane{
-		{"f16 max", F16, 0x7bff, 2, true}, {"f16 -max", F16, 0xfbff, 2, true}, {"f16 denormal", F16, 0x83ff, 2, true},
-		{"f16 inf", F16, 0x7c00, 2, false}, {"f16 -inf", F16, 0xfc00, 2, false}, {"f16 nan", F16, 0x7e01, 2, false},
-		{"bf16 max", BF16, 0x7f7f, 2, true}, {"bf16 inf", BF16, 0x7f80, 2, false}, {"bf16 -nan", BF16, 0xffc0, 2, false},
-		{"f32 max", F32, 0x7f7fffff, 4, true}, {"f32 inf", F32, 0x7f800000, 4, false}, {"f32 nan", F32, 0xffc00001, 4, false},
+		{"f16 max", F16, 0x7bff, 2, true},
+		{"f16 -max", F16, 0xfbff, 2, true},
+		{"f16 denormal", F16, 0x83ff, 2, true},
+		{"f16 inf", F16, 0x7c00, 2, false},
+		{"f16 -inf", F16, 0xfc00, 2, false},
+		{"f16 nan", F16, 0x7e01, 2, false},
+		{"bf16 max", BF16, 0x7f7f, 2, true},
+		{"bf16 inf", BF16, 0x7f80, 2, false},
+		{"bf16 -nan", BF16, 0xffc0, 2, false},
+		{"f32 max", F32, 0x7f7fffff, 4, true},
+		{"f32 inf", F32, 0x7f800000, 4, false},
+		{"f32 nan", F32, 0xffc00001, 4, false},
 		{"f32 signalling", F32, 0x7f800001, 4, false},
 	} {
 		// every lane of every alignment of a buffer with a tail

@@ -11,22 +11,32 @@ import (
 // schemas has one small schema of each memory type, with every tensor type.
 var schemas = map[string]*Schema{
 	"dense": {Memory: Dense, Base: KV{
-		K: []Tensor{{F16, 8}, {F16, 24}}, V: []Tensor{{F16, 8}, {F16, 8}}}},
+		K: []Tensor{{F16, 8}, {F16, 24}}, V: []Tensor{{F16, 8}, {F16, 8}},
+	}},
 	"dense-q8": {Memory: Dense, Base: KV{
-		K: []Tensor{{Q8_0, 68}}, V: []Tensor{{Q8_0, 34}}}},
+		K: []Tensor{{Q8_0, 68}}, V: []Tensor{{Q8_0, 34}},
+	}},
 	"latent": {Memory: Dense, Base: KV{K: []Tensor{{F16, 8}, {F16, 8}}}},
-	"iswa": {Memory: ISWA, WindowTokens: 4,
+	"iswa": {
+		Memory: ISWA, WindowTokens: 4,
 		Base:   KV{K: []Tensor{{BF16, 6}}, V: []Tensor{{BF16, 6}}},
-		Window: KV{K: []Tensor{{BF16, 6}, {BF16, 6}}, V: []Tensor{{BF16, 10}, {BF16, 6}}}},
-	"recurrent": {Memory: Recurrent, Trunk: 3,
-		R: []Tensor{{F32, 12}, {F32, 12}, {F32, 12}}, S: []Tensor{{F32, 64}, {F32, 64}, {F32, 64}}},
-	"hybrid": {Memory: Hybrid, Trunk: 5,
+		Window: KV{K: []Tensor{{BF16, 6}, {BF16, 6}}, V: []Tensor{{BF16, 10}, {BF16, 6}}},
+	},
+	"recurrent": {
+		Memory: Recurrent, Trunk: 3,
+		R: []Tensor{{F32, 12}, {F32, 12}, {F32, 12}}, S: []Tensor{{F32, 64}, {F32, 64}, {F32, 64}},
+	},
+	"hybrid": {
+		Memory: Hybrid, Trunk: 5,
 		Base: KV{K: []Tensor{{F32, 8}}, V: []Tensor{{F32, 8}}},
-		R:    []Tensor{{F32, 12}, {F32, 12}}, S: []Tensor{{F32, 16}, {F32, 16}}},
-	"hybrid-iswa": {Memory: HybridISWA, Trunk: 4, WindowTokens: 3,
+		R:    []Tensor{{F32, 12}, {F32, 12}}, S: []Tensor{{F32, 16}, {F32, 16}},
+	},
+	"hybrid-iswa": {
+		Memory: HybridISWA, Trunk: 4, WindowTokens: 3,
 		Base:   KV{K: []Tensor{{F16, 4}}, V: []Tensor{{F16, 4}}},
 		Window: KV{K: []Tensor{{F16, 4}}, V: []Tensor{{F16, 4}}},
-		R:      []Tensor{{F16, 4}}, S: []Tensor{{F32, 16}}},
+		R:      []Tensor{{F16, 4}}, S: []Tensor{{F32, 16}},
+	},
 }
 
 func schemaNames() []string {
