@@ -15,8 +15,11 @@ func TestAdmissionGivesEachSlotOnce(t *testing.T) {
 		slots := rapid.IntRange(2, 9).Draw(rt, "slots")
 		cells := rapid.IntRange(1, 100).Draw(rt, "cells")
 		a := newAdmission(role, slots, cells)
-		if got := a.share[sideSource].total + a.share[sideDestination].total; got != slots {
+		if got := a.share[sideSource].allSlots + a.share[sideDestination].allSlots; got != slots {
 			rt.Fatalf("shares add up to %d of %d slots", got, slots)
+		}
+		if a.cellsLeft() != cells {
+			rt.Fatalf("shares add up to %d of %d cells", a.cellsLeft(), cells)
 		}
 		type hold struct {
 			side  side
@@ -35,7 +38,7 @@ func TestAdmissionGivesEachSlotOnce(t *testing.T) {
 			} else {
 				s := side(rapid.IntRange(0, 1).Draw(rt, "side"))
 				n := rapid.IntRange(1, 60).Draw(rt, "cells")
-				free := a.cells
+				free := a.share[s].cells
 				seq, ok := a.take(s, n)
 				if ok {
 					if inUse[seq] || seq < 0 || int(seq) >= slots {
@@ -53,12 +56,12 @@ func TestAdmissionGivesEachSlotOnce(t *testing.T) {
 				used += h.cells
 				bySide[h.side]++
 			}
-			if a.cells+used != cells || len(a.free)+len(held) != slots {
-				rt.Fatalf("%d cells free and %d held of %d; %d slots free and %d held of %d", a.cells, used, cells, len(a.free), len(held), slots)
+			if a.cellsLeft()+used != cells || len(a.free)+len(held) != slots {
+				rt.Fatalf("%d cells free and %d held of %d; %d slots free and %d held of %d", a.cellsLeft(), used, cells, len(a.free), len(held), slots)
 			}
 			for s := range a.share {
-				if bySide[s]+a.share[s].slots != a.share[s].total {
-					rt.Fatalf("side %d holds %d, %d free of %d", s, bySide[s], a.share[s].slots, a.share[s].total)
+				if bySide[s]+a.share[s].slots != a.share[s].allSlots {
+					rt.Fatalf("side %d holds %d, %d free of %d", s, bySide[s], a.share[s].slots, a.share[s].allSlots)
 				}
 			}
 		}
@@ -88,15 +91,22 @@ func TestAdmissionKeepsSharesApart(t *testing.T) {
 		}
 	}
 	if _, ok := a.take(sideSource, 1); ok {
-		t.Error("local prefill took the share kept for peers: two such workers could wait for each other in a circle")
+		t.Error("local prefill took the slots kept for peers: two such workers could wait for each other in a circle")
 	}
 	if _, ok := a.take(sideDestination, 1); !ok {
-		t.Error("the share kept for peers is gone")
+		t.Error("the slots kept for peers are gone")
 	}
-	if a := newAdmission(RoleDecode, 4, 1000); a.fits(sideSource, 1, 1000) {
+	a = newAdmission(RoleBoth, 4, 1000)
+	if _, ok := a.take(sideSource, 501); ok {
+		t.Error("local prefill took the cells kept for peers")
+	}
+	if a.fits(sideSource, 501) || !a.fits(sideSource, 500) {
+		t.Error("what can never fit the side's share is not told from what fits")
+	}
+	if newAdmission(RoleDecode, 4, 1000).fits(sideSource, 1) {
 		t.Error("a decode worker has a share for prompts")
 	}
-	if a := newAdmission(RoleDecode, 4, 1000); a.fits(sideDestination, 1001, 1000) || !a.fits(sideDestination, 1000, 1000) {
+	if a := newAdmission(RoleDecode, 4, 1000); a.fits(sideDestination, 1001) || !a.fits(sideDestination, 1000) {
 		t.Error("what can never fit is not told from what fits")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
@@ -31,7 +32,8 @@ func (w *Worker) reserved(t *task) {
 		Manifest: func(m []byte) { w.box.post(func() { w.manifest(t, m) }) },
 		Failed: func(err error) {
 			w.box.post(func() {
-				t.out.problem = err.Error()
+				w.cfg.Log.Info("stream failed", "handoff", t.id.String(), "state", t.dst.State().String(), "error", err)
+				t.blame(buspb.Code_CODE_TRANSFER, err)
 				w.destination(t, handoff.DestinationFact{Kind: handoff.FactReceiveFailed})
 			})
 		},
@@ -44,7 +46,7 @@ func (w *Worker) reserved(t *task) {
 		},
 	})
 	if err != nil {
-		t.out.problem = err.Error()
+		t.blame(buspb.Code_CODE_INTERNAL, err)
 		w.destination(t, handoff.DestinationFact{Kind: handoff.FactReserveRefused})
 		return
 	}
@@ -159,7 +161,7 @@ func (w *Worker) manifest(t *task, raw []byte) {
 // receive is ever decoded from.
 func (w *Worker) failReceive(t *task, err error) {
 	w.cfg.Log.Warn("receive failed", "handoff", t.id.String(), "error", err)
-	t.out.problem = err.Error()
+	t.blame(buspb.Code_CODE_TRANSFER, err)
 	w.endImport(t)
 	t.rcv.rcv.Abort("state refused")
 	w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactReceiveFailed}) })
@@ -187,7 +189,7 @@ func (w *Worker) activate(t *task) {
 	}
 	if err != nil {
 		w.cfg.Log.Warn("activation failed", "handoff", t.id.String(), "error", err)
-		t.out.problem = err.Error()
+		t.blame(buspb.Code_CODE_ENGINE, err)
 		w.drop(t)
 		w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactActivationFailed}) })
 		return

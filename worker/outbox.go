@@ -33,6 +33,14 @@ const (
 	maxBurst = 256
 )
 
+// blame notes why a task is failing, for the status that reports it. The first
+// cause stays: what follows from it says less.
+func (t *task) blame(code buspb.Code, err error) {
+	if t.out.code == buspb.Code_CODE_UNSPECIFIED {
+		t.out.code, t.out.problem = code, err.Error()
+	}
+}
+
 // report is what a machine asks to tell the gateway.
 type report struct {
 	kind    handoff.Report

@@ -87,7 +87,7 @@ func (w *Worker) registration() *buspb.Registration {
 		Mtp:           &buspb.MTP{Reason: w.mtpInactive()},
 		ColocatedOnly: w.cfg.ColocatedOnly,
 		SlotsTotal:    uint32(w.info.Slots), SlotsFree: uint32(len(w.admission.free)),
-		CellsTotal: uint64(w.info.Cells), CellsFree: uint64(w.admission.cells),
+		CellsTotal: uint64(w.info.Cells), CellsFree: uint64(w.admission.cellsLeft()),
 		Source: w.shareMessage(sideSource), Destination: w.shareMessage(sideDestination),
 		Endpoint: endpointMessage(w.node.Endpoint()), Draining: w.draining,
 	}
@@ -105,7 +105,7 @@ func (w *Worker) registration() *buspb.Registration {
 }
 
 func (w *Worker) shareMessage(s side) *buspb.Share {
-	m := &buspb.Share{SlotsTotal: uint32(w.admission.share[s].total), SlotsFree: uint32(w.admission.share[s].slots)}
+	m := &buspb.Share{SlotsTotal: uint32(w.admission.share[s].allSlots), SlotsFree: uint32(w.admission.share[s].slots)}
 	for _, t := range w.waiting {
 		if t.side == s {
 			m.Waiting++

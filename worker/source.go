@@ -3,6 +3,7 @@ package worker
 import (
 	"slices"
 
+	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/state"
@@ -36,7 +37,7 @@ func (w *Worker) takeOver(t, old *task) bool {
 		return false
 	}
 	more := max(t.need-old.cells, 0)
-	if !w.admission.grow(more) {
+	if !w.admission.grow(sideSource, more) {
 		return false
 	}
 	// The old task keeps its stream until it is quiescent, but not the memory:
@@ -108,7 +109,7 @@ func (w *Worker) pinned(t *task) {
 // failPrefill ends a prompt that cannot be computed.
 func (w *Worker) failPrefill(t *task, err error) {
 	w.cfg.Log.Error("prefill failed", "handoff", t.id.String(), "error", err)
-	t.out.problem = err.Error()
+	t.blame(buspb.Code_CODE_ENGINE, err)
 	w.unqueue(t)
 	w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillRejected})
 }
@@ -142,7 +143,8 @@ func (w *Worker) openStream(t *task) {
 		Committed: func(wire.Outcome) { post(handoff.FactReaderCompleted)() },
 		Failed: func(err error) {
 			w.box.post(func() {
-				t.out.problem = err.Error()
+				w.cfg.Log.Info("stream failed", "handoff", t.id.String(), "state", t.src.State().String(), "error", err)
+				t.blame(buspb.Code_CODE_TRANSFER, err)
 				w.source(t, handoff.SourceFact{Kind: handoff.FactStreamFailed})
 			})
 		},
@@ -155,7 +157,8 @@ func (w *Worker) openStream(t *task) {
 		},
 	})
 	if err != nil {
-		t.out.problem = err.Error()
+		w.cfg.Log.Warn("stream not opened", "handoff", t.id.String(), "error", err)
+		t.blame(buspb.Code_CODE_TRANSFER, err)
 		s.ended = true
 		w.later(func() {
 			w.source(t, handoff.SourceFact{Kind: handoff.FactStreamFailed})
@@ -290,7 +293,7 @@ func (w *Worker) exportFinal(t *task) error {
 // what becomes of the handoff.
 func (w *Worker) failStream(t *task, err error) {
 	w.cfg.Log.Error("export failed", "handoff", t.id.String(), "error", err)
-	t.out.problem = err.Error()
+	t.blame(buspb.Code_CODE_TRANSFER, err)
 	t.snd.ended = true
 	t.snd.snd.Abort("export failed")
 	w.later(func() { w.source(t, handoff.SourceFact{Kind: handoff.FactStreamFailed}) })

@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 
+	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/telemetry"
@@ -15,8 +16,23 @@ import (
 // it; chunk boundaries are multiples of the page, so that they do not depend on
 // it either.
 
-// enqueue puts a task at the end of the queue for a slot.
+// errNeverFits refuses what no waiting can admit.
+var errNeverFits = errors.New("worker: prompt and answer need more cells than this worker has; ask for fewer tokens, or raise --cells")
+
+// enqueue puts a task at the end of the queue for a slot, or refuses it when it
+// can never be admitted.
 func (w *Worker) enqueue(t *task) {
+	if !w.admission.fits(t.side, t.need) {
+		t.blame(buspb.Code_CODE_TOO_LONG, errNeverFits)
+		w.later(func() {
+			if t.side == sideSource {
+				w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillRejected, Never: true})
+			} else {
+				w.destination(t, handoff.DestinationFact{Kind: handoff.FactReserveRefused, Never: true})
+			}
+		})
+		return
+	}
 	t.phase = phaseWaiting
 	w.waiting = append(w.waiting, t)
 	w.later(w.admitWaiting)
@@ -169,7 +185,7 @@ func (w *Worker) finished(t *task, f finish) {
 // failDecode ends one answer that cannot go on.
 func (w *Worker) failDecode(t *task, err error) {
 	w.cfg.Log.Error("decode failed", "handoff", t.id.String(), "error", err)
-	t.out.problem = err.Error()
+	t.blame(buspb.Code_CODE_ENGINE, err)
 	w.unqueue(t)
 	if t.side == sideSource {
 		w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillRejected})
