@@ -35,6 +35,7 @@ func (w *Worker) enqueue(t *task) {
 	}
 	t.phase = phaseWaiting
 	w.waiting = append(w.waiting, t)
+	w.stale = true
 	w.later(w.admitWaiting)
 }
 
