@@ -1,0 +1,157 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+)
+
+// footprint is what a process at rest has.
+type footprint struct{ goroutines, files float64 }
+
+// scrape returns all samples of a process's metrics, or why it cannot.
+func (l *lab) scrape(name string) (map[string]float64, error) {
+	p := l.process(name)
+	if p == nil {
+		return nil, fmt.Errorf("%s is down", name)
+	}
+	addr := p.ready.Metrics
+	if name == "gateway" {
+		addr = p.ready.HTTP
+	}
+	resp, err := l.client.Get("http://" + addr + "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	all := map[string]float64{}
+	s := bufio.NewScanner(resp.Body)
+	for s.Scan() {
+		sample, value, ok := strings.Cut(s.Text(), "} ")
+		if ok {
+			sample += "}"
+		} else if sample, value, ok = strings.Cut(s.Text(), " "); !ok {
+			continue
+		}
+		if v, err := strconv.ParseFloat(value, 64); err == nil && !strings.HasPrefix(sample, "#") {
+			all[sample] = v
+		}
+	}
+	return all, s.Err()
+}
+
+// busy says what a process still holds for requests, or nothing.
+func (l *lab) busy(name string) string {
+	m, err := l.scrape(name)
+	if err != nil {
+		return err.Error()
+	}
+	zero := []string{"tandem_requests_active", "tandem_requests_queued"}
+	if name != "gateway" {
+		zero = nil
+		for _, what := range []string{"sequences", "streams", "tickets", "buffers", "handoffs"} {
+			zero = append(zero, fmt.Sprintf("tandem_worker_held{what=%q}", what))
+		}
+		for _, use := range []string{"active", "pinned", "reserved"} {
+			zero = append(zero, fmt.Sprintf("tandem_worker_cells{state=%q}", use), fmt.Sprintf("tandem_worker_slots{state=%q}", use))
+		}
+	}
+	for _, sample := range zero {
+		if v, ok := m[sample]; !ok || v != 0 {
+			return fmt.Sprintf("%s: %s is %v (there: %v)", name, sample, v, ok)
+		}
+	}
+	if b, ok := l.baseline[name]; ok && (m["go_goroutines"] > b.goroutines || m["process_open_fds"] > b.files) {
+		return fmt.Sprintf("%s: %v goroutines and %v files, %v and %v at the start", name, m["go_goroutines"], m["process_open_fds"], b.goroutines, b.files)
+	}
+	return ""
+}
+
+// owning says what the newest registration of a worker shows as taken, or nothing.
+func (l *lab) owning(name string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.seen[name]
+	switch {
+	case r == nil:
+		return name + " is not registered"
+	case len(r.Owned) > 0:
+		return fmt.Sprintf("%s says that it owns %d handoffs, the first is %s", name, len(r.Owned), r.Owned[0].State)
+	case r.SlotsFree != r.SlotsTotal || r.SlotsTotal != labSlots || r.CellsFree != r.CellsTotal || r.CellsTotal != labSlots*labContext:
+		return fmt.Sprintf("%s says that %d of %d slots and %d of %d cells are free", name, r.SlotsFree, r.SlotsTotal, r.CellsFree, r.CellsTotal)
+	case r.Source.GetWaiting()+r.Source.GetRunning()+r.Destination.GetWaiting()+r.Destination.GetRunning() > 0:
+		return name + " says that tasks wait or run"
+	}
+	return ""
+}
+
+// idle waits until nothing is held anywhere: what processes report about
+// themselves, what workers register, and what the processes are made of.
+func (l *lab) idle() {
+	l.t.Helper()
+	l.poll(func() string {
+		for _, name := range labWorkers {
+			if s := l.owning(name); s != "" {
+				return s
+			}
+		}
+		for _, name := range append([]string{"gateway"}, labWorkers...) {
+			if s := l.busy(name); s != "" {
+				return s
+			}
+		}
+		return l.missing()
+	})
+}
+
+// missing says which workers the gateway does not know, or nothing.
+func (l *lab) missing() string {
+	m, err := l.scrape("gateway")
+	if err != nil {
+		return err.Error()
+	}
+	for _, role := range []string{"prefill", "decode"} {
+		if n := m[fmt.Sprintf("tandem_workers{role=%q}", role)]; n != 2 {
+			return fmt.Sprintf("the gateway knows %v workers in role %s", n, role)
+		}
+	}
+	return ""
+}
+
+// settleBaseline keeps what every process has before the first request, and sees
+// that a few requests leave it so.
+func (l *lab) settleBaseline() {
+	l.t.Helper()
+	l.poll(l.missing)
+	names := append([]string{"gateway"}, labWorkers...)
+	last, same := map[string]footprint{}, 0
+	l.poll(func() string {
+		now := map[string]footprint{}
+		for _, name := range names {
+			m, err := l.scrape(name)
+			if err != nil {
+				return err.Error()
+			}
+			now[name] = footprint{m["go_goroutines"], m["process_open_fds"]}
+		}
+		if maps.Equal(now, last) {
+			same++
+		} else {
+			same = 0
+		}
+		last = now
+		if same < 5 {
+			return fmt.Sprintf("a new lab at rest; it has %v", now)
+		}
+		return ""
+	})
+	l.baseline = last
+	for _, a := range l.crowd(16) {
+		if !l.wait(a) {
+			l.t.Fatalf("a new lab does not work: %s", a.code)
+		}
+	}
+	l.idle()
+}
