@@ -277,6 +277,52 @@ func TestUnreliableStatuses(t *testing.T) {
 	}
 }
 
+// TestPersistentGap: a token is missing for long, and whatever the worker repeats comes without it.
+// The gateway asks now and then, not once for each status behind the gap: every answer is all of
+// those statuses, so that questions would multiply.
+func TestPersistentGap(t *testing.T) {
+	const long, enough = 2 * time.Second, 1000
+	inBubble(t, nil, func(r *rig) {
+		d := r.b.workers["d1"]
+		var mu sync.Mutex
+		var lost *buspb.Status
+		var behind []*buspb.Status
+		asked := 0
+		d.onStatus = func(st *buspb.Status) []*buspb.Status {
+			mu.Lock()
+			defer mu.Unlock()
+			if tok := st.GetTokens(); tok != nil && tok.GetFrom() == 3 {
+				lost = st
+				time.AfterFunc(long, func() { d.deliver(st) })
+				return nil
+			}
+			if lost != nil {
+				behind = append(behind, st)
+			}
+			return []*buspb.Status{st}
+		}
+		d.onCommand = func(cmd *buspb.Command) (*buspb.Reply, bool) {
+			if cmd.GetQuery() == nil {
+				return nil, false
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if asked++; asked < enough {
+				list := slices.Clone(behind)
+				d.later(func() { d.deliver(list...) })
+			}
+			return accepted, true
+		}
+		text, finish, done := streamed(r.post("/v1/chat/completions", streamBody).Body.String())
+		if text != answerText || finish != "stop" || !done {
+			t.Errorf("%q %q %v", text, finish, done)
+		}
+		if limit := int(long/askPause) + 2; asked == 0 || asked > limit {
+			t.Errorf("%d questions in %v, want 1 to %d", asked, long, limit)
+		}
+	})
+}
+
 // TestFenced: a destination that was given up and goes on nevertheless is answered with cancel, and
 // feeds nobody.
 func TestFenced(t *testing.T) {

@@ -67,6 +67,8 @@ type attempt struct {
 	ticket   []byte          // secret; forgotten when it was sent
 	skip     uint32
 	seen     [3]sequence // statuses known, by side
+	gap      [3]bool     // by side: tokens came before those that precede them
+	asked    [3]bool     // by side: a question for what is missing is under way
 	over     bool        // fenced or finished: no new command but cancel
 
 	cancelling [3]bool // a cancel is being sent, by side

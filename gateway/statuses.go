@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"time"
+
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/route"
@@ -56,12 +58,39 @@ func (q *request) status(from route.Target, id handoff.ID, st *buspb.Status) {
 	}
 	if result == telemetry.StatusDuplicate || q.told(a, side, st) {
 		a.seen[side].add(st.GetSeq())
+		if st.GetTokens() != nil && a.gap[side] { // filled: what came behind it is wanted again
+			a.gap[side] = false
+			q.query(a, side)
+		}
 	} else {
 		result = telemetry.StatusGap
-		q.query(a, side)
+		q.missing(a, side)
 	}
 	q.g.metrics.Status(result)
 	q.g.acks.add(from, id, st.GetSide(), a.seen[side].below, uint32(q.machine.Next()))
+}
+
+// askPause is the least time between two questions for missing tokens.
+const askPause = 250 * time.Millisecond
+
+// missing asks a worker to send again what was not acknowledged: tokens came before others that are
+// late or lost. Every status behind the gap tells of it, and the answer to each question is all of
+// them, so it asks again only after a pause: a question for each would multiply without end.
+func (q *request) missing(a *attempt, side handoff.Role) {
+	a.gap[side] = true
+	if a.asked[side] {
+		return
+	}
+	a.asked[side] = true
+	q.query(a, side)
+	time.AfterFunc(askPause, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		a.asked[side] = false
+		if a.gap[side] && !a.over && !q.done() {
+			q.missing(a, side)
+		}
+	})
 }
 
 // told turns a status into facts. It reports false when tokens before these are missing, so that the
