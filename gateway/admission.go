@@ -126,10 +126,3 @@ func (a *admission) close() {
 		e.Value.(*waiter).granted <- errClosed
 	}
 }
-
-// waiting is the number of queued requests.
-func (a *admission) waiting() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.queue.Len()
-}

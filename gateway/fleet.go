@@ -205,13 +205,6 @@ func fingerprint(r *buspb.Registration) string {
 	return fmt.Sprintf("fp_%x", d[:5])
 }
 
-// fingerprint returns the fingerprint of a live worker's identity.
-func (f *fleet) fingerprint(t route.Target) string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.prints[t]
-}
-
 // anyFingerprint returns the fingerprint of the first worker by name.
 func (f *fleet) anyFingerprint() string {
 	f.mu.Lock()
