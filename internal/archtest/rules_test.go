@@ -24,7 +24,8 @@ var coreLibraries = map[string]map[string]string{
 var layers = []row{
 	{"engine", []string{"state"}, "the seam between hosts and engines names what moves, and nothing that decides"},
 	{"engine/install", nil, "must run where nothing is installed yet, so it must not reach the bindings of what it installs"},
-	{"engine/llama", []string{"engine", "engine/llama/blob", "model", "state"}, "one engine; scheduling, transport and policy are its host's"},
+	{"engine/llama/internal/preflight", nil, "looks for libffi before anything that needs it is initialized, so it may depend on next to nothing"},
+	{"engine/llama", []string{"engine", "engine/llama/blob", "engine/llama/internal/preflight", "model", "state"}, "one engine; scheduling, transport and policy are its host's"},
 	{"engine/llama/blob", []string{"state"}, "parses llama.cpp's state as bytes, so that it can be fuzzed without llama.cpp"},
 	{"engine/timed", []string{"engine", "state"}, "an engine like the other, without llama.cpp"},
 	{"engine/...", []string{"engine", "state"}, "what serves all engines knows none"},
