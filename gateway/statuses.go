@@ -115,6 +115,9 @@ func (q *request) told(a *attempt, side handoff.Role, st *buspb.Status) bool {
 	case *buspb.Status_Tokens:
 		return q.tokens(a, side, b.Tokens)
 	case *buspb.Status_StreamFailed:
+		if a.id != q.machine.Handoff() {
+			return true // given up already; its source stays pinned, and may be taken over
+		}
 		f.Kind, f.Phase = handoff.FactFailed, handoff.PhaseTransfer
 		q.failed(a, side, b.StreamFailed.GetCode())
 	case *buspb.Status_Committed:
