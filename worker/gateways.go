@@ -27,6 +27,7 @@ func (w *Worker) gatewaySeen(name string, incarnation uint64, leaving bool) {
 		if g != nil {
 			w.loseGateway(name, g.incarnation)
 		}
+		w.forget(name, incarnation)
 		g = &gateway{incarnation: incarnation}
 		w.gateways[name] = g
 		w.event(telemetry.Event{Kind: telemetry.GatewaySeen, Worker: name})
@@ -34,6 +35,7 @@ func (w *Worker) gatewaySeen(name string, incarnation uint64, leaving bool) {
 	g.heard = w.now()
 	if leaving {
 		w.loseGateway(name, incarnation)
+		w.forget(name, incarnation+1)
 		delete(w.gateways, name)
 	}
 }
@@ -50,7 +52,8 @@ func (w *Worker) sweepGateways() {
 }
 
 // loseGateway cancels what the worker owns for one life of a gateway, active
-// sequences included, and forgets what that life did not acknowledge.
+// sequences included. A gateway that was only out of reach, and comes back as the
+// same, hears how its requests ended; otherwise forget follows.
 func (w *Worker) loseGateway(name string, incarnation uint64) {
 	lost := gatewayID{name: name, incarnation: incarnation}
 	w.event(telemetry.Event{Kind: telemetry.GatewayLost, Worker: name})
@@ -60,11 +63,36 @@ func (w *Worker) loseGateway(name string, incarnation uint64) {
 			w.settle()
 		}
 	}
+}
+
+// forget drops what lives of a gateway before incarnation did not acknowledge:
+// nobody is left who knows of it.
+func (w *Worker) forget(name string, incarnation uint64) {
 	for id, t := range w.unacked {
-		if t.gateway == lost {
+		if t.gateway.name == name && t.gateway.incarnation < incarnation {
 			delete(w.unacked, id)
 		}
 	}
+}
+
+// forgetOld drops what a gateway that does not come back did not acknowledge.
+func (w *Worker) forgetOld() {
+	for id, t := range w.unacked {
+		if w.now()-t.out.waiting > tombstoneLife {
+			delete(w.unacked, id)
+		}
+	}
+}
+
+// owes reports whether a gateway that is there has not acknowledged how one of its
+// tasks ended.
+func (w *Worker) owes() bool {
+	for _, t := range w.unacked {
+		if g := w.gateways[t.gateway.name]; g != nil && g.incarnation == t.gateway.incarnation {
+			return true
+		}
+	}
+	return false
 }
 
 // housekeeping is the period of everything that is not driven by an event:
@@ -73,6 +101,7 @@ const housekeeping = 500 * time.Millisecond
 
 func (w *Worker) keepHouse() {
 	w.sweepGateways()
+	w.forgetOld()
 	w.resendOverdue()
 	w.sampleWire()
 	w.alarms.set(w.now()+housekeeping, w.keepHouse)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/bus"
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
@@ -79,6 +80,20 @@ func TestCancelOvertakesCommand(t *testing.T) {
 			t.Errorf("%d tasks are left", n)
 		}
 	}
+}
+
+// TestSilentGatewayHearsTheEnd: a gateway that was out of reach for longer than the
+// grace period, and is still the same, hears that its handoff was ended.
+func TestSilentGatewayHearsTheEnd(t *testing.T) {
+	l := newLab(t)
+	source := l.worker("p", RolePrefill, tiny.Llama, nil)
+	dst := l.worker("d", RoleDecode, tiny.Llama, func(c *Config) { c.GatewayGrace = bus.Beat / 4 })
+	a := l.attempt(source, dst, testPrompt(100), 6)
+	l.command(a.dst, a.reserveCommand())
+	if o := l.released(a.id, buspb.Side_SIDE_DESTINATION); o != buspb.Outcome_OUTCOME_CANCELLED {
+		t.Errorf("the destination ended as %v", o)
+	}
+	l.idle(dst)
 }
 
 // refusing is an engine whose imports fail at their last part.

@@ -181,7 +181,7 @@ func (w *Worker) Run(ctx context.Context, grace time.Duration) error {
 	defer timer.Stop()
 	var spent []func()
 	for w.fatal == nil {
-		if w.draining && len(w.tasks) == 0 && (len(w.unacked) == 0 || w.now() > w.drainEnd) {
+		if w.draining && len(w.tasks) == 0 && (!w.owes() || w.now() > w.drainEnd) {
 			break
 		}
 		events := w.box.take(spent)
