@@ -15,16 +15,17 @@ import (
 // Lock order in this package: exchange.mu, then node.mu, then session.mu; the locks of control, dispatcher, pump, pool,
 // budget and quota are leaves. Nothing that may block is called under any of them.
 type exchange struct {
-	n      *Node
-	b      state.Binding
-	peer   state.Peer
-	sends  bool   // this end is the source
-	ticket []byte // of the waiting end; nil for the one that dials
-	half   half
-	on     callbacks
-	events dispatcher
-	ctx    context.Context // ends with the exchange
-	cancel context.CancelFunc
+	n       *Node
+	b       state.Binding
+	peer    state.Peer
+	sends   bool   // this end is the source
+	ticket  []byte // of the waiting end; nil for the one that dials
+	half    half
+	on      callbacks
+	events  dispatcher
+	through bool            // guarded by session.mu: the last frame came
+	ctx     context.Context // ends with the exchange
+	cancel  context.CancelFunc
 
 	mu        sync.Mutex
 	opening   bool // an open is being decided

@@ -59,10 +59,11 @@ func (in *intake) run() error {
 				return err
 			}
 		case frameEnd, frameReset:
-			// The control stream says the same with the reason; here it only means that nothing follows.
+			// The control stream says the same, with the reason; here it only means that nothing follows on this lane.
 			if in.single {
 				return errStreamDone
 			}
+			in.sess.through(f.handoff)
 		}
 	}
 }
@@ -162,6 +163,9 @@ func (s *strays) add(id handoff.ID, bytes int64) {
 	if s.left == nil {
 		s.left = make(map[handoff.ID]int64)
 	}
+	if _, ok := s.left[id]; ok {
+		return
+	}
 	if len(s.order) >= maxStrays {
 		delete(s.left, s.order[0])
 		s.order = s.order[1:]
@@ -180,5 +184,8 @@ func (s *strays) allow(f *frame) bool {
 		return false
 	}
 	s.left[f.handoff] = left - cost
+	if f.kind == frameEnd || f.kind == frameReset {
+		delete(s.left, f.handoff) // nothing may follow
+	}
 	return true
 }

@@ -314,15 +314,56 @@ func TestStrays(t *testing.T) {
 		rcv.Abort("cancelled")
 		w.await(t, "quiesced")
 		l.Write(rawFrame(frame{kind: frameData, length: 1 << 20, handoff: b.Handoff}, make([]byte, 1<<20)))
-		l.Write(rawFrame(frame{kind: frameReset, handoff: b.Handoff}, nil))
 		synctest.Wait()
 		if got := n.Stats().Links[0].Lanes; got != 1 {
 			t.Fatalf("%d lanes after frames that credit covered", got)
 		}
-		l.Write(rawFrame(frame{kind: frameData, length: strayFrames, handoff: b.Handoff}, make([]byte, strayFrames)))
+		l.Write(rawFrame(frame{kind: frameData, length: strayFrames + 1, handoff: b.Handoff}, make([]byte, strayFrames+1)))
 		synctest.Wait()
 		if got := n.Stats().Links; len(got) > 0 && got[0].Lanes != 0 {
 			t.Errorf("%d lanes after a frame that nothing covers", got[0].Lanes)
+		}
+	})
+}
+
+// A source that is cancelled says on the lane that nothing follows, and nothing may.
+func TestReset(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, _ *memNet, a, b *Node) {
+		f, g := start(t, a, b, false, false), start(t, a, b, false, false)
+		for _, x := range []*flow{f, g} {
+			x.rcv.Grant()
+			x.put(t, 0, payload(0, 1000))
+			x.dst.await(t, "unit")
+		}
+		f.rcv.Abort("cancelled")
+		g.snd.Abort("cancelled")
+		g.dst.await(t, "quiesced")
+		synctest.Wait()
+		s := b.find(f.rcv.peer)
+		if len(s.strays.left) != 0 {
+			t.Errorf("frames of %d handoffs are still expected", len(s.strays.left))
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		net := newMemNet()
+		n := memNode(t, net, "destination", nil)
+		defer n.Close()
+		r := rawDial(t, net, "source", n)
+		w := newWatcher()
+		b, rcv, _ := r.push(n, w)
+		l := r.lane(n)
+		rcv.Abort("cancelled")
+		w.await(t, "quiesced")
+		reset := rawFrame(frame{kind: frameReset, handoff: b.Handoff}, nil)
+		l.Write(reset)
+		synctest.Wait()
+		if got := n.Stats().Links[0].Lanes; got != 1 {
+			t.Fatalf("%d lanes after a reset", got)
+		}
+		l.Write(reset)
+		synctest.Wait()
+		if got := n.Stats().Links; len(got) > 0 && got[0].Lanes != 0 {
+			t.Errorf("%d lanes after a second reset", got[0].Lanes)
 		}
 	})
 }

@@ -164,7 +164,7 @@ func (s *session) drop(x *exchange) {
 		return
 	}
 	delete(s.flows, x.b.Handoff)
-	if !x.sends {
+	if !x.sends && !x.through {
 		s.strays.add(x.b.Handoff, s.n.cfg.charge()+strayFrames)
 	}
 	if len(s.flows) == 0 && !s.closed {
@@ -181,6 +181,17 @@ func (s *session) receiver(id handoff.ID) *Receiver {
 		return r
 	}
 	return nil
+}
+
+// through notes that no frame of a live handoff will follow.
+func (s *session) through(id handoff.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.flows[id]; x != nil {
+		x.through = true
+	} else {
+		delete(s.strays.left, id)
+	}
 }
 
 func (s *session) allowStray(f *frame) bool {
