@@ -67,7 +67,7 @@ func TestINV9ArbitraryFactsToARequest(t *testing.T) {
 					if a.Index != forwarded || finished > 0 {
 						t.Fatalf("token %d forwarded after %d, finished %d (INV-9)", a.Index, forwarded, finished)
 					}
-					if f.Handoff != before.handoff {
+					if f.Handoff != before.handoff || f.Index != a.Index {
 						t.Fatal("token of another attempt forwarded (INV-9)")
 					}
 					forwarded++

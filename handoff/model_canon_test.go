@@ -36,6 +36,7 @@ func (w *world) canonical() {
 			}
 			t.sent &^= toSourceMessages
 			t.jobs, t.stop, t.reuse, t.srcTold = [modelParts]job{}, false, false, false
+			t.overtaken &^= 1
 		}
 		if t.dstDead {
 			t.dst = Destination{}
@@ -48,6 +49,7 @@ func (w *world) canonical() {
 			}
 			t.sent &^= toDestinationMessages
 			t.published, t.dstTold = 0, false
+			t.overtaken &^= 2
 		}
 		if over {
 			// Late reports only draw cancels; which outcome they carry is the same.

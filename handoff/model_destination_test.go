@@ -60,6 +60,9 @@ func (r *runner) doDestination(a uint8, act DestinationAction) {
 		if t.queued || t.reserved || t.active {
 			r.fail(3, "reserved twice")
 		}
+		if t.overtaken&2 != 0 {
+			r.fail(7, "a reservation started that its cancel had overtaken")
+		}
 		t.queued = true
 	case ActionStartReceive:
 		if !t.reserved {
@@ -92,6 +95,9 @@ func (r *runner) doDestination(a uint8, act DestinationAction) {
 	case ActionAbortStream:
 		if l.dst == endNone || l.dstAborted && !act.Force || l.dstForced {
 			r.fail(6, "destination stream aborted twice or without being open")
+		}
+		if l.ackOut {
+			r.fail(6, "the commit's acknowledgement was aborted")
 		}
 		l.dstAborted, l.dstForced = true, l.dstForced || act.Force
 	case ActionRevokeTicket:

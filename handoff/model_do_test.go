@@ -9,7 +9,7 @@ func (r *runner) do(e event) {
 	case evAdmit:
 		w.admitted, w.placing = true, true
 		r.toRequest(0, RequestFact{Kind: FactAdmitted, Deadline: requestDeadline, Patience: attemptPatience,
-			Retries: w.cfg.retries, MaxTokens: int(w.cfg.tokens)})
+			Retries: w.cfg.retries, MaxTokens: int(w.cfg.tokens), Recompute: w.cfg.again})
 	case evPlace:
 		a := w.n
 		w.n, w.placing = w.n+1, false
@@ -283,6 +283,9 @@ func (r *runner) deliver(a uint8, m message) {
 		r.toDestination(a, 0, DestinationFact{Kind: FactRouted, Policy: t.policy, Parts: w.cfg.parts,
 			PromptTokens: 1, Headroom: 1, Deadline: sourceDeadline, Quarantine: quarantineTime})
 	case mCancelD:
+		if t.dst.state == DestinationNotRouted {
+			t.overtaken |= 2
+		}
 		r.toDestination(a, 0, DestinationFact{Kind: FactCancelled, Reason: ReasonAbandoned})
 	case mPrefill, mRun:
 		f := SourceFact{Kind: FactDispatched, Policy: t.policy, Parts: w.cfg.parts, Readers: 1,
@@ -298,6 +301,9 @@ func (r *runner) deliver(a uint8, m message) {
 			r.toSource(a, 0, SourceFact{Kind: FactDestinationReady})
 		}
 	case mCancelS:
+		if t.src.state == SourceNotStarted {
+			t.overtaken |= 1
+		}
 		r.toSource(a, 0, SourceFact{Kind: FactCancelled, Reason: ReasonAbandoned, Reader: All})
 	case mRenew:
 		r.toSource(a, 0, SourceFact{Kind: FactLeaseRenewed, Seq: 1, For: renewFor})

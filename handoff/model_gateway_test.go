@@ -27,6 +27,7 @@ func (r *runner) toRequest(now time.Duration, f RequestFact) Result {
 	if before.state == RequestDone && res != NoOp {
 		r.fail(7, "request was resurrected by %s", f.Kind)
 	}
+	r.checkOwnership(before, f, acts)
 	r.checkTimer(RoleRequest, f.Kind, w.req.Deadline, requestWake(acts), before.Deadline)
 	for _, act := range acts {
 		if res == NoOp && act.Kind != ActionCancel && act.Kind != ActionWakeAt {
@@ -42,6 +43,28 @@ func (r *runner) toRequest(now time.Duration, f RequestFact) Result {
 		}
 	}
 	return res
+}
+
+// checkOwnership verifies that every word of the current destination makes it the
+// owner, and that every word of an abandoned attempt is answered with a cancel.
+func (r *runner) checkOwnership(before Request, f RequestFact, acts []RequestAction) {
+	side := f.side()
+	switch f.Kind {
+	case FactReserved, FactPrefillPinned, FactCommitted, FactTokenOut, FactFinished:
+	default:
+		return
+	}
+	if f.Handoff != before.handoff && (f.Handoff != before.reuse || side == RoleDestination) {
+		for _, act := range acts {
+			if act.Kind == ActionCancel && act.Handoff == f.Handoff && act.Side == side {
+				return
+			}
+		}
+		r.fail(9, "%s of an abandoned attempt was not answered with a cancel", f.Kind)
+	}
+	if f.Handoff == before.handoff && side == RoleDestination && f.Kind != FactReserved && r.w.req.state < RequestDecoding {
+		r.fail(9, "%s of the destination did not make it the owner", f.Kind)
+	}
 }
 
 func requestWake(acts []RequestAction) (at time.Duration) {
@@ -95,6 +118,9 @@ func (r *runner) doRequest(cause RequestFact, act RequestAction) {
 		t.moved = true
 		t.send(mRelay)
 	case ActionRetry:
+		if act.ReuseSource && w.att[attemptOf(act.Reuse)].moved {
+			r.fail(7, "a source that handed off is asked again")
+		}
 		if w.n >= modelAttempts {
 			r.fail(6, "more attempts than allowed")
 		}
@@ -108,6 +134,9 @@ func (r *runner) doRequest(cause RequestFact, act RequestAction) {
 	case ActionForward:
 		if int(w.forwarded) != act.Index {
 			r.fail(9, "token %d forwarded after %d tokens", act.Index, w.forwarded)
+		}
+		if cause.Kind != FactTokenOut || cause.Index != act.Index {
+			r.fail(9, "token %d forwarded by %s of index %d", act.Index, cause.Kind, cause.Index)
 		}
 		if w.finished > 0 {
 			r.fail(9, "token forwarded after the end")

@@ -66,6 +66,9 @@ func (r *runner) doSource(a uint8, act SourceAction) {
 		if t.srcHeld || t.srcFreed > 0 {
 			r.fail(3, "prefill dispatched twice")
 		}
+		if t.overtaken&1 != 0 {
+			r.fail(7, "a prefill started that its cancel had overtaken")
+		}
 		t.srcHeld = true
 		if !act.Reuse.IsZero() {
 			r.takeOver(a, attemptOf(act.Reuse))

@@ -38,6 +38,7 @@ type config struct {
 	parts   uint8
 	retries uint8
 	tokens  uint8 // completion limit
+	again   bool  // recompute when the destination is lost after the commit
 	stuck   bool  // an aborted stream becomes quiet only when it is forced
 	nofail  bool  // leave out refusals, rejections and invalid data
 	nokill  bool  // leave out dead processes
@@ -177,7 +178,8 @@ type attempt struct {
 	neverS        bool
 	releasedS     Outcome
 	coordLostTold uint8
-	moved         bool // the gateway made the destination the owner
+	overtaken     uint8 // sides that were cancelled before they were created
+	moved         bool  // the gateway made the destination the owner
 
 	// Destination worker.
 	dstQ                          queue

@@ -67,6 +67,8 @@ func (s *scene) run(t *testing.T, d *datadriven.TestData) string {
 				cfg.tokens = uint8(number(t, a.Vals[0]))
 			case "stuck":
 				cfg.stuck = true
+			case "recompute":
+				cfg.again = true
 			default:
 				t.Fatalf("%s: unknown argument %s", d.Pos, a.Key)
 			}
