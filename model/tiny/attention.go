@@ -1,5 +1,7 @@
 package tiny
 
+import "math"
+
 // sharp is the gain of queries and keys: scores have a standard deviation of
 // about its square, so that a head picks few tokens even among thousands. Soft
 // attention over a long prompt would be an average in which no token matters.
@@ -53,15 +55,15 @@ func (b *builder) attention(i int, gain float64) { b.putProjections(i, b.project
 // attention. The two heads of the first key/value head see keys and queries that
 // are nearly the same at every position, so that rotary encoding alone decides
 // where they look: at the last ten tokens or so, and at the last fifty. Their
-// values are the tokens' codes, which go to the recent channels. A score is a sum
+// values are the tokens' codes, which go to the recent channels with the given
+// strength. A score is a sum
 // of cosines of the distance; those of many frequencies agree only near zero.
-func (b *builder) recentAttention(i int, gain float64, rot rotary) {
+func (b *builder) recentAttention(i int, gain float64, strength float32, rot rotary) {
 	const (
 		pairFirst, pairEnd = 4, 12 // rotating by 0.1 to 0.0018 per token
 		farFirst           = 6
 		near, far          = 3.4, 5.0 // query elements of the two heads
 		blur               = 0.4 / sharp
-		strength           = 2
 	)
 	p := b.projections(i, gain)
 	scale(p.q[:2*headDim*embd], blur)
@@ -101,12 +103,13 @@ func (b *builder) llama() {
 	b.w.Float32(a+".attention.layer_norm_rms_epsilon", 1e-5)
 	voc := b.tokenizer()
 	b.embedding(1)
+	gains := [layers]float64{1.2, 1.5, 1.8} // as the stream grows
 	for i := range layers {
 		b.norm(i, "attn_norm.weight")
 		if i == 0 {
-			b.recentAttention(i, 1.2, adjacent)
+			b.recentAttention(i, gains[i], 2, adjacent)
 		} else {
-			b.attention(i, 1.2+0.3*float64(i))
+			b.attention(i, gains[i])
 		}
 		b.norm(i, "ffn_norm.weight")
 		b.feedForward(i, 1)
@@ -125,18 +128,19 @@ func (b *builder) gemma3() {
 	b.w.Float32(a+".attention.layer_norm_rms_epsilon", 1e-6)
 	b.w.Float32(a+".rope.freq_base", 1000000)
 	voc := b.tokenizer()
-	b.embedding(1.0 / 16) // gemma3 multiplies embeddings by √embd = 16
+	b.embedding(1 / math.Sqrt(embd)) // gemma3 multiplies embeddings by √embd
+	gains := [layers]float32{1, 1.2, 1.4, 1.6}
 	for i := range layers {
 		b.norm(i, "attn_norm.weight")
 		if i == 0 {
-			b.recentAttention(i, 1.2, halves)
+			b.recentAttention(i, 1.2, 6, halves)
 		} else {
 			b.attention(i, 1)
 		}
 		// Queries and keys are normalised to elements of magnitude 1.
 		b.vector(blk(i, "attn_q_norm.weight"), headDim, constant(sharp))
 		b.vector(blk(i, "attn_k_norm.weight"), headDim, constant(sharp))
-		b.vector(blk(i, "post_attention_norm.weight"), embd, constant(1+0.2*float32(i)))
+		b.vector(blk(i, "post_attention_norm.weight"), embd, constant(gains[i]))
 		b.norm(i, "ffn_norm.weight")
 		b.feedForward(i, 1)
 		b.vector(blk(i, "post_ffw_norm.weight"), embd, constant(0.6))

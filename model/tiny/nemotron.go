@@ -4,7 +4,7 @@ package tiny
 const (
 	experts     = 8
 	expertsUsed = 2
-	expertFFN   = 64
+	expertFFN   = 48
 	sharedFFN   = 64
 )
 

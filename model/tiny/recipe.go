@@ -6,7 +6,7 @@ import "math"
 // on a laptop's CPU: attention is narrow because its cost grows with the square
 // of the prompt.
 const (
-	embd    = 256
+	embd    = 192
 	heads   = 4
 	headsKV = 2
 	headDim = 32
@@ -34,7 +34,7 @@ const (
 	biasChannel   = 0
 	clockChannel  = 1
 	randomFirst   = 2
-	codeFirst     = 192
+	codeFirst     = 128
 	codeChannels  = 32
 	recentFirst   = codeFirst + codeChannels
 	randomEnd     = codeFirst
@@ -111,7 +111,7 @@ func (b *builder) head(voc *vocab) {
 		gain        = 4    // standard deviation of logits
 		muted       = -24  // bias against unspeakable tokens
 		notCurrent  = 0.25 // against the current token
-		notRecently = 0.4  // against recent ones
+		notRecently = 0.55 // against recent ones
 	)
 	b.vector("output_norm.weight", embd, constant(1))
 	const name = "output.weight"

@@ -4,13 +4,12 @@ package tiny
 const (
 	dConv   = 4
 	dInner  = 256
-	dState  = 64
+	dState  = 32
 	ssmHead = 8
-	groups  = 2
+	groups  = ssmHead // every head has its own B and C, and is normalised alone
 	convDim = dInner + 2*groups*dState
 
-	perHead  = dInner / ssmHead
-	perGroup = ssmHead / groups
+	perHead = dInner / ssmHead
 
 	// Rows of ssm_in: gate, then the convolved x, B and C, then a step per head.
 	rowZ  = 0
@@ -31,21 +30,17 @@ type memory struct {
 // remember holds memories of about so many tokens, with steps such that their
 // outputs are equally strong on random input once they are full.
 var remember = map[int]memory{
-	3: {-1.0946459, -1.1547005}, 10: {-1.7643414, -0.63245553},
-	30: {-2.3477551, -0.36514837}, 100: {-2.9706281, -0.2},
-	300: {-3.5305699, -0.11547005}, 1000: {-4.1391087, -0.063245553},
-	3000: {-4.6917631, -0.036514837},
+	16: {-2.0162906, -0.5}, 32: {-2.3814955, -0.35355339}, 64: {-2.7411760, -0.25},
+	125: {-3.0848600, -0.17888544}, 250: {-3.4380246, -0.12649111},
+	1000: {-4.1391087, -0.063245553}, 4000: {-4.8362165, -0.031622777},
 }
 
 // average holds memories that are plain weighted means over so many tokens.
-var average = map[int]memory{
-	8: {-2.0162906, -1}, 40: {-3.6763535, -1},
-	100: {-4.6001660, -1}, 300: {-5.7021153, -1},
-}
+var average = map[int]memory{8: {-2.0162906, -1}, 40: {-3.6763535, -1}, 100: {-4.6001660, -1}}
 
-// early remembers what it reads while the clock is low: the step is 0.13 at the
-// first token, 0.005 when the clock has risen.
-var early = memory{-2, -0.005}
+// early remembers what it reads while the clock is low: its step falls from 0.1
+// at the first token to less than 0.01 when the clock has risen.
+var early = memory{0, -0.005}
 
 // silu has zero mean on normal input of variance 1 that is shifted by this much.
 // Without the shift the means of x, B and C would drown the tokens of a long
@@ -79,9 +74,8 @@ func (b *builder) recurrentLayer(i int, gain float64) *recurrent {
 		unit(l.taps[c*dConv:(c+1)*dConv], 1)
 		l.shift[c] = centred
 	}
-	for h, tokens := range [ssmHead]int{3, 30, 300, 3000, 10, 100, 1000, 1000} {
-		l.memory[h] = remember[tokens]
-		l.skip[h] = 0.3
+	for h, tokens := range [ssmHead]int{16, 32, 64, 1000, 125, 250, 1000, 4000} {
+		l.memory[h], l.skip[h] = remember[tokens], 0.15
 	}
 	return l
 }
@@ -98,73 +92,74 @@ func (b *builder) putRecurrent(i int, l *recurrent) {
 	b.put(blk(i, "ssm_out.weight"), l.out, dInner, embd)
 }
 
-// ssm writes a recurrent layer other than the first: random, with memories of 3
-// to 3,000 tokens, and one of the prompt's beginning.
+// ssm writes a recurrent layer other than the first: random, with memories of
+// 16 to 4,000 tokens, and one of the prompt's beginning.
 func (b *builder) ssm(i int, gain float64) {
+	const h = 3
 	l := b.recurrentLayer(i, gain)
-	const h = ssmHead - 1
 	l.memory[h] = early
-	l.in[(rowDt+h)*embd+clockChannel] = -2.5
+	l.in[(rowDt+h)*embd+clockChannel] = -5
 	b.putRecurrent(i, l)
 }
 
-// recentSSM writes the first recurrent layer. The heads of its first group share
-// B and C that are nearly constant, which makes them means over the last tokens:
-// of the code (over 8 and 40 tokens) for the recent channels, of random features,
-// and of a constant (over 100) for the clock.
+// recentSSM writes the first recurrent layer. Some of its heads have B and C that
+// are nearly constant, which makes them means over the last tokens: of the code,
+// over 8 and 40 tokens, for the recent channels, and of a constant, over 100
+// tokens, for the clock.
 func (b *builder) recentSSM(i int, gain float64) {
 	const (
-		lanes    = 8   // elements of B and C that are constant
-		level    = 0.6 // of those, before the convolution
-		blur     = 0.2 // of the others
-		small    = 0.4 // inputs for which silu is nearly linear
-		tick     = 0.1 // the clock's constant input
-		gate     = 2
-		strength = 0.7
+		near, far, clock = 0, 1, 2 // heads
+		lanes            = 8       // elements of B and C that are constant
+		level            = 0.6     // of those, before the convolution
+		blur             = 0.2     // of the others
+		small            = 0.4     // input for which silu is nearly linear
+		tick             = 0.12    // the clock's constant input
+		gate             = 2
+		strength         = 0.7
 	)
 	l := b.recurrentLayer(i, gain)
-	plain := func(row int, gain float32, biased float64) {
-		c := row - rowX
-		copy(l.taps[c*dConv:(c+1)*dConv], []float32{0, 0, 0, 1})
-		l.shift[c] = 0
-		in := l.in[row*embd : (row+1)*embd]
-		scale(in, gain)
-		in[biasChannel] = bias(biased)
-	}
-	for n := range dState {
-		if n < lanes {
-			plain(rowB+n, 0.02, level)
-			plain(rowC+n, 0.02, level)
-		} else {
-			plain(rowB+n, blur, 0)
-			plain(rowC+n, blur, 0)
-		}
-	}
-	const codeNear, codeFar, mean, clock = 0, 1, 2, 3
-	for h, tokens := range [...]int{codeNear: 8, codeFar: 40, mean: 300, clock: 100} {
+	for h, tokens := range [...]int{near: 8, far: 40, clock: 100} {
 		l.memory[h], l.skip[h] = average[tokens], 0
 		clear(l.in[(rowDt+h)*embd : (rowDt+h+1)*embd])
-		for j := range perHead {
-			c := h*perHead + j
-			x := l.in[(rowX+c)*embd : (rowX+c+1)*embd]
-			z := l.in[(rowZ+c)*embd : (rowZ+c+1)*embd]
-			if h == mean {
-				plain(rowX+c, small, 0)
-				continue
+		for n := range dState {
+			for _, row := range []int{rowB, rowC} {
+				in := l.straight(row + h*dState + n)
+				scale(in, blur)
+				if n < lanes {
+					in[biasChannel] = bias(level)
+				}
 			}
-			plain(rowX+c, 0, 0)
+		}
+		for c := h * perHead; c < (h+1)*perHead; c++ {
+			j := c % perHead
+			z := l.in[(rowZ+c)*embd : (rowZ+c+1)*embd]
 			clear(z)
 			z[biasChannel] = bias(gate)
-			if h == clock {
+			x := l.straight(rowX + c)
+			clear(x)
+			if h == clock && j < perHead/2 {
 				x[biasChannel] = bias(tick)
-				l.out[clockChannel*dInner+c] = 1.0 / perHead
+				l.out[clockChannel*dInner+c] = 2.0 / perHead
 				continue
 			}
 			x[codeFirst+j] = float32(small / codeScale)
-			l.out[(recentFirst+j)*dInner+c] = strength
+			if h != clock {
+				l.out[(recentFirst+j)*dInner+c] = strength
+			}
 		}
 	}
+	// What the clock is measured against: the code passes unchanged in strength.
+	l.skip[clock] = 0.2
 	b.putRecurrent(i, l)
+}
+
+// straight makes the convolution pass the given row of ssm_in unchanged, and
+// returns the row.
+func (l *recurrent) straight(row int) []float32 {
+	c := row - rowX
+	copy(l.taps[c*dConv:(c+1)*dConv], []float32{0, 0, 0, 1})
+	l.shift[c] = 0
+	return l.in[row*embd : (row+1)*embd]
 }
 
 func (b *builder) mamba2() {
@@ -177,8 +172,10 @@ func (b *builder) mamba2() {
 	voc := b.tokenizer()
 	b.embedding(1)
 	b.recentSSM(0, 1)
-	for i := 1; i < layers; i++ {
-		b.ssm(i, 1+0.2*float64(i))
+	for i, gain := range [layers]float64{1: 1.2, 2: 1.4, 3: 1.6} {
+		if i > 0 {
+			b.ssm(i, gain)
+		}
 	}
 	b.head(voc)
 }

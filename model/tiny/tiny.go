@@ -21,18 +21,21 @@
 package tiny
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/tandem-llm/tandem/gguf"
+	"github.com/zeebo/blake3"
 )
 
 // Recipe numbers the way in which weights and metadata are made. It grows
 // whenever the bytes of any model change, and is part of cached file names.
-const Recipe = 2
+const Recipe = 3
 
 // DefaultSeed is the seed of the models that [Cached] makes.
 const DefaultSeed = 1
@@ -92,25 +95,33 @@ func build(arch Arch, seed uint64) (*gguf.Writer, error) {
 	return &b.w, nil
 }
 
+// digests are the BLAKE3 digests of the models that [Cached] makes. They tell a
+// whole cached file from a damaged one, and a test holds [Write] to them.
+var digests = map[Arch]string{
+	Llama:        "a7b8baabdb7edb3f6458e3da4591332663c7125ddf2bf111166d475973ab74ff",
+	Gemma3:       "02b40538d08030ce9e9e0c28ebfe875f57b55845022b51d7e78ec5f505172a55",
+	Mamba2:       "788cc3c43acd69dcc11b5baf5305fb93c3d07ed51fad2e56059b496bcf0a6191",
+	NemotronHMoE: "8160db6e67af397fa60e081bcc53ded04b1f45aa90d754e08905e45ee1caf836",
+}
+
 // Cached returns the path of the model of the given architecture with
 // [DefaultSeed], in the tandem/models directory of the user's cache directory.
-// It makes the file when it is absent. Several processes may call it at once:
-// each writes its own temporary file and the last rename wins, with equal
-// bytes.
+// It makes the file when it is absent or damaged. Several processes may call it
+// at once: each writes its own temporary file and the last rename wins, with
+// equal bytes.
 func Cached(arch Arch) (string, error) {
+	want, ok := digests[arch]
+	if !ok {
+		return "", unknown(arch)
+	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("tiny: find the cache directory: %w", err)
 	}
 	dir := filepath.Join(cache, "tandem", "models")
 	path := filepath.Join(dir, fmt.Sprintf("tiny-%s-r%d-s%d.gguf", arch, Recipe, DefaultSeed))
-	switch info, err := os.Stat(path); {
-	case err == nil && info.Mode().IsRegular():
+	if got, err := fileDigest(path); err == nil && got == want {
 		return path, nil
-	case err == nil:
-		return "", fmt.Errorf("tiny: %s is in the way: it is not a regular file", path)
-	case !errors.Is(err, os.ErrNotExist):
-		return "", fmt.Errorf("tiny: look for a cached model: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("tiny: make the cache directory: %w", err)
@@ -119,4 +130,17 @@ func Cached(arch Arch) (string, error) {
 		return "", err
 	}
 	return path, nil
+}
+
+func fileDigest(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := blake3.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }

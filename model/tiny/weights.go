@@ -73,9 +73,12 @@ func (b *builder) matrix(name string, gain float64, in, out int) []float32 {
 	return b.fill(name, in*out, gain/math.Sqrt(float64(in)))
 }
 
-// put writes a matrix in half precision, as real models are.
+// put writes a matrix. Single precision, because llama.cpp rounds activations to
+// the precision of the weights before it multiplies: in half precision a
+// difference in the last bit, as between a batch of one row and one of two, grows
+// to a thousandth, and answers beside neighbours soon differ from solo ones.
 func (b *builder) put(name string, v []float32, shape ...int) {
-	b.w.Float16Tensor(name, dims(shape...), v)
+	b.w.Float32Tensor(name, dims(shape...), v)
 }
 
 // vector writes n values f(i) in single precision.
