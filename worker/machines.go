@@ -129,11 +129,15 @@ func (w *Worker) wakeAt(t *task, at time.Duration) {
 
 // tell passes a fact that both machines know to whichever the task has.
 func (w *Worker) tell(t *task, kind handoff.FactKind, reason handoff.Reason) {
-	if t.side == sideSource {
-		w.source(t, handoff.SourceFact{Kind: kind, Reader: handoff.All, Reason: reason})
-	} else {
+	if t.side == sideDestination {
 		w.destination(t, handoff.DestinationFact{Kind: kind, Reason: reason})
+		return
 	}
+	f := handoff.SourceFact{Kind: kind, Reason: reason}
+	if kind == handoff.FactCancelled {
+		f.Reader = handoff.All // a lost gateway is that of all readers anyway
+	}
+	w.source(t, f)
 }
 
 // refusedFact reports a fact that a machine called impossible: a defect of this

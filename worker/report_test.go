@@ -2,6 +2,7 @@ package worker
 
 import (
 	"errors"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -86,13 +87,25 @@ func TestCancelOvertakesCommand(t *testing.T) {
 // grace period, and is still the same, hears that its handoff was ended.
 func TestSilentGatewayHearsTheEnd(t *testing.T) {
 	l := newLab(t)
-	source := l.worker("p", RolePrefill, tiny.Llama, nil)
-	dst := l.worker("d", RoleDecode, tiny.Llama, func(c *Config) { c.GatewayGrace = bus.Beat / 4 })
+	short := func(c *Config) { c.GatewayGrace = bus.Beat / 4 }
+	source, dst := l.worker("p", RolePrefill, tiny.Llama, short), l.worker("d", RoleDecode, tiny.Llama, short)
 	a := l.attempt(source, dst, testPrompt(100), 6)
 	l.command(a.dst, a.reserveCommand())
 	if o := l.released(a.id, buspb.Side_SIDE_DESTINATION); o != buspb.Outcome_OUTCOME_CANCELLED {
 		t.Errorf("the destination ended as %v", o)
 	}
+	// A source whose destination does not answer: the gateway's silence ends it first.
+	mute, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	b := l.attempt(source, dst, testPrompt(100), 6)
+	l.command(b.source, b.prefillCommand(&buspb.Reserved{Endpoint: &buspb.Endpoint{Quic: mute.LocalAddr().String()}, Ticket: make([]byte, 32)}))
+	if o := l.released(b.id, buspb.Side_SIDE_SOURCE); o != buspb.Outcome_OUTCOME_CANCELLED {
+		t.Errorf("the source ended as %v", o)
+	}
+	l.idle(source)
 	l.idle(dst)
 }
 
