@@ -32,6 +32,13 @@ func (r *runner) toDestination(a uint8, now time.Duration, f DestinationFact) Re
 	if before.state == DestinationReleased && res != NoOp {
 		r.fail(7, "destination was resurrected by %s", f.Kind)
 	}
+	if before.state == DestinationActive && before.outcome == 0 && t.dst.outcome != 0 {
+		switch f.Kind {
+		case FactDecodeFinished, FactCancelled, FactCoordinatorLost:
+		default:
+			r.fail(8, "an active destination was ended by %s", f.Kind)
+		}
+	}
 	r.checkTimer(RoleDestination, f.Kind, t.dst.Deadline, destinationWake(acts), before.Deadline)
 	if t.stepping && t.dst.outcome != 0 && t.dst.state == DestinationActive {
 		t.retires = true

@@ -270,7 +270,7 @@ func (r *runner) breakLink(t *attempt, l *link) {
 	if (l.src == endDialing || l.src == endOpen) && !t.srcDead && t.src.state != SourceReleased {
 		l.srcQ.push(FactStreamFailed, 0)
 	}
-	if (l.dst == endDialing || l.dst == endOpen) && !l.delivered && !t.dstDead && t.dst.state != DestinationReleased {
+	if (l.dst == endDialing || l.dst == endOpen) && !t.dstDead && t.dst.state != DestinationReleased {
 		l.dstQ.push(FactReceiveFailed, 0)
 	}
 }
