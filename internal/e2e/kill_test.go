@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/tandem-llm/tandem/handoff"
@@ -18,6 +19,7 @@ type killPoint struct {
 	also  []fault
 	hold  string // role that also is armed, and let go after the death or, with leave, before it
 	leave bool   // the victim's client goes away while it is held
+	full  bool   // all decode slots are taken; the worker is killed when it says that the victim waits
 }
 
 // Every state of both machines, and the steps between them.
@@ -38,6 +40,7 @@ var killPoints = []killPoint{
 	{name: "colocated prefill", at: "prefill", n: 3, role: "prefill", mode: "colocated", state: "source/Computing"},
 	{name: "colocated decode", at: "decode", n: 5, role: "prefill", mode: "colocated", state: "source/Computing"},
 	{name: "destination reserving", at: "state:destination/Reserving", role: "decode", state: "destination/Reserving"},
+	{name: "destination reserving while it is full", role: "decode", state: "destination/Reserving", full: true},
 	{name: "destination reserved", at: "state:destination/Reserved", role: "decode", state: "destination/Reserved"},
 	{name: "destination receiving", at: "import", n: 2, role: "decode", state: "destination/Receiving"},
 	{name: "destination before commit", at: "restore", n: 1, role: "decode", state: "destination/Receiving"},
@@ -83,6 +86,9 @@ func (l *lab) killAt(k killPoint) {
 	l.arm("prefill")
 	l.arm("decode")
 	crowd := l.crowd(crowdTokens)
+	if k.full {
+		crowd = append(crowd, l.fill()...)
+	}
 	dead := l.dead()
 	list := append([]fault{{Point: k.at, N: k.n, Act: "kill", Claim: "killed"}}, k.also...)
 	switch k.hold {
@@ -97,6 +103,9 @@ func (l *lab) killAt(k killPoint) {
 		q.mode = k.mode
 	}
 	v := l.ask(q)
+	if k.full {
+		l.killWaiting(k.role)
+	}
 	if k.leave {
 		l.leave(v, "held")
 		l.arm(k.role, list[0])
@@ -134,6 +143,44 @@ func (l *lab) killAt(k killPoint) {
 	l.t.Logf("%s died; %d of %d requests were answered", name, whole, len(crowd)+1)
 	l.alone(question{prompt: prompt(400, 77), max: 12})
 	l.idle()
+}
+
+// fill takes the decode slots that the crowd left free.
+func (l *lab) fill() []*asked {
+	l.t.Helper()
+	var more []*asked
+	for i := range 2*labSlots - (len(crowdLengths) - 1) {
+		q := question{prompt: prompt(20+i, 5), max: crowdTokens, mode: "disaggregated", stream: true}
+		q.prompt[0] = 1
+		more = append(more, l.ask(q))
+	}
+	l.poll(func() string {
+		for _, name := range labWorkers {
+			l.mu.Lock()
+			free := l.seen[name].GetDestination().GetSlotsFree()
+			l.mu.Unlock()
+			if free > 0 {
+				return name + " has no free slot"
+			}
+		}
+		return ""
+	})
+	return more
+}
+
+// killWaiting kills the worker of a role that says that a reservation waits.
+func (l *lab) killWaiting(role string) {
+	l.t.Helper()
+	name := ""
+	l.await("a reservation that waits", func() bool {
+		for _, r := range l.seen {
+			if roleOf(r.Worker) == role && r.Destination.GetWaiting() > 0 {
+				name = r.Worker
+			}
+		}
+		return name != ""
+	})
+	l.signal(name, syscall.SIGKILL)
 }
 
 // leave makes the client of v go away once somebody acted on a fault, and returns

@@ -1,0 +1,269 @@
+package e2e
+
+import (
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/tandem-llm/tandem/handoff"
+)
+
+// end waits for an answer that may also break off, because the gateway is killed.
+func (l *lab) end(a *asked) {
+	l.t.Helper()
+	<-a.done
+	if a.broken == nil {
+		l.wait(a)
+	} else if a.odd != nil {
+		l.t.Errorf("%s: %v", a, a.odd)
+	}
+}
+
+// TestGatewayLost kills the gateway, with the bus that it embeds, in several states
+// of a request and with eight others running; and freezes it. Workers end what
+// they own for it, by its next life's word or by their own grace, come back, and
+// the next request works.
+func TestGatewayLost(t *testing.T) {
+	l := newLab(t, false)
+	for _, k := range []struct {
+		name  string
+		role  string
+		point fault
+		state string // what the worker that was held says that it owns
+	}{
+		{"prefilling", "prefill", fault{Point: "prefill", N: 3, Act: "hold", Claim: "held"}, "Computing"},
+		{"handing off", "decode", fault{Point: "restore", Act: "hold", Claim: "held"}, "Receiving"},
+		{"decoding", "decode", fault{Point: "decode", N: 4, Act: "hold", Claim: "held"}, "Active"},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			l.during(t, func() {
+				all := l.crowdAnd(k.role, k.point)
+				l.acted("held")
+				l.kill("gateway")
+				l.gatewayDied = true
+				for _, a := range all {
+					l.end(a)
+				}
+				l.note(func() { clear(l.seen) })
+				l.startGateway()
+				l.await("the report of what is still owned", func() bool {
+					for _, r := range l.seen {
+						for _, o := range r.Owned {
+							if roleOf(r.Worker) == k.role && o.State == k.state {
+								return true
+							}
+						}
+					}
+					return false
+				})
+				l.disarm()
+				l.idle()
+				l.alone(question{prompt: prompt(400, 77), max: 12})
+			})
+		})
+	}
+	t.Run("for good", func(t *testing.T) {
+		l.during(t, func() {
+			all := l.crowdAnd("decode", fault{Point: "decode", N: 4, Act: "hold", Claim: "held"})
+			l.acted("held")
+			l.kill("gateway")
+			for _, a := range all {
+				l.end(a)
+			}
+			l.disarm()
+			l.workersIdle() // by their own grace: nobody tells them anything
+			l.startGateway()
+			l.idle()
+			l.alone(question{prompt: prompt(400, 77), max: 12})
+		})
+	})
+	t.Run("frozen", func(t *testing.T) {
+		l.during(t, func() {
+			all := l.crowdAnd("decode", fault{Point: "decode", N: 4, Act: "hold", Claim: "held"})
+			l.acted("held")
+			l.signal("gateway", syscall.SIGSTOP)
+			l.disarm()
+			l.workersIdle()
+			l.signal("gateway", syscall.SIGCONT)
+			for _, a := range all {
+				l.wait(a)
+			}
+			l.idle()
+			l.alone(question{prompt: prompt(400, 77), max: 12})
+		})
+	})
+	l.replay()
+}
+
+// crowdAnd starts the crowd and a victim with one fault.
+func (l *lab) crowdAnd(role string, f fault) []*asked {
+	l.t.Helper()
+	l.unclaim()
+	l.arm("prefill")
+	l.arm("decode")
+	all := l.crowd(crowdTokens)
+	l.arm(role, f)
+	return append(all, l.ask(victim("disaggregated")))
+}
+
+// workersIdle waits until the workers say that they hold nothing, whatever the
+// gateway and the bus do.
+func (l *lab) workersIdle() {
+	l.t.Helper()
+	l.poll(func() string {
+		for _, name := range labWorkers {
+			if s := l.busy(name); s != "" {
+				return s
+			}
+		}
+		return ""
+	})
+}
+
+// TestBusLost kills the external bus server mid-request, for a moment and for
+// longer than the workers' patience with a silent gateway. Every request survives
+// or ends in one clear error.
+func TestBusLost(t *testing.T) {
+	l := newLab(t, true)
+	for _, k := range []struct {
+		name string
+		long bool
+	}{{"for a moment", false}, {"for long", true}} {
+		t.Run(k.name, func(t *testing.T) {
+			l.during(t, func() {
+				all := l.crowdAnd("decode", fault{Point: "decode", N: 4, Act: "hold", Claim: "held"})
+				l.acted("held")
+				l.kill("bus")
+				l.disarm()
+				if k.long {
+					l.workersIdle()
+				}
+				l.startBus()
+				whole := 0
+				for _, a := range all {
+					if l.wait(a) {
+						whole++
+					}
+				}
+				t.Logf("%d of %d requests were answered", whole, len(all))
+				l.idle()
+				l.alone(question{prompt: prompt(400, 77), max: 12})
+			})
+		})
+	}
+	l.replay()
+}
+
+// TestClientLeaves: a client that goes away, wherever its request is, ends it on
+// both sides.
+func TestClientLeaves(t *testing.T) {
+	l := newLab(t, false)
+	for _, k := range []struct {
+		name                string
+		role                string
+		point               fault
+		source, destination handoff.Outcome
+	}{
+		{
+			"while prefilling", "prefill", fault{Point: "prefill", N: 3, Act: "hold", Claim: "held"},
+			handoff.OutcomeCancelled, handoff.OutcomeCancelled,
+		},
+		{
+			"while receiving", "decode", fault{Point: "import", N: 2, Act: "hold", Claim: "held"},
+			handoff.OutcomeCancelled, handoff.OutcomeCancelled,
+		},
+		{
+			"while decoding", "decode", fault{Point: "decode", N: 4, Act: "hold", Claim: "held"},
+			handoff.OutcomeHandedOff, handoff.OutcomeCancelled,
+		},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			l.during(t, func() {
+				l.unclaim()
+				l.arm(k.role, k.point)
+				l.leave(l.ask(victim("disaggregated")), "held")
+				l.disarm()
+				l.idle()
+				l.poll(func() string {
+					source, destination := l.victimEnds()
+					if source == 0 || destination == 0 {
+						return "both ends in the traces"
+					}
+					if source != k.source || destination != k.destination {
+						t.Fatalf("the source ended as %v, the destination as %v", source, destination)
+					}
+					return ""
+				})
+				l.alone(question{prompt: prompt(400, 77), max: 12})
+			})
+		})
+	}
+	l.replay()
+}
+
+// victimEnds returns the outcomes that the newest victim's machines have, 0 where
+// there is none yet.
+func (l *lab) victimEnds() (source, destination handoff.Outcome) {
+	l.t.Helper()
+	files, err := filepath.Glob(filepath.Join(l.dir, "*.jsonl"))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	newest := handoff.ID{}
+	ends := map[string]handoff.Outcome{}
+	for _, file := range files {
+		if strings.HasPrefix(filepath.Base(file), "gateway") {
+			continue
+		}
+		for _, r := range readRecords(l.t, file) {
+			if r.SourceFact != nil && victimLength(r.SourceFact.PromptTokens) && r.Handoff.Compare(newest) > 0 {
+				newest = r.Handoff
+			}
+			for _, a := range r.SourceActions {
+				if a.Kind == handoff.ActionReleaseSource {
+					ends["s"+r.Handoff.String()] = a.Outcome
+				}
+			}
+			for _, a := range r.DestinationActions {
+				if a.Kind == handoff.ActionReleaseDestination {
+					ends["d"+r.Handoff.String()] = a.Outcome
+				}
+			}
+		}
+	}
+	return ends["s"+newest.String()], ends["d"+newest.String()]
+}
+
+// TestSilentPeer freezes one side in the middle of a transfer: its connections are
+// up, and it says nothing. The request is answered by others, and the frozen
+// worker, when it goes on, gives everything back.
+func TestSilentPeer(t *testing.T) {
+	l := newLab(t, false)
+	for _, k := range []struct {
+		role  string
+		point fault
+	}{
+		{"decode", fault{Point: "import", N: 2, Act: "stop", Claim: "frozen"}},
+		{"prefill", fault{Point: "export", N: 2, Act: "stop", Claim: "frozen"}},
+	} {
+		t.Run(k.role, func(t *testing.T) {
+			l.during(t, func() {
+				l.unclaim()
+				l.arm(k.role, k.point)
+				v := l.ask(victim("disaggregated"))
+				l.acted("frozen")
+				if !l.wait(v) {
+					t.Errorf("the request failed: %s", v.code)
+				}
+				for _, name := range labWorkers {
+					l.signal(name, syscall.SIGCONT)
+				}
+				l.disarm()
+				l.idle()
+				l.alone(question{prompt: prompt(400, 77), max: 12})
+			})
+		})
+	}
+	l.replay()
+}
