@@ -30,12 +30,12 @@ func TestSilentDestination(t *testing.T) {
 		{"alive but without credit for a unit", ErrProgress, 45 * time.Second, func(_ *testing.T, st stream) {
 			st.Write(frameMsg(msgOpened, 0, nil))
 			st.Write(credit{1500, 0, 1000}.encode())
-			go alive(st)
+			go alive(st, 35)
 		}},
 		{"alive but never confirms", ErrProgress, 45 * time.Second, func(_ *testing.T, st stream) {
 			st.Write(frameMsg(msgOpened, 0, nil))
 			st.Write(credit{1 << 20, 0, 1000}.encode())
-			go alive(st)
+			go alive(st, 35)
 		}},
 	}
 	for _, tt := range tests {
