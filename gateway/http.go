@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/tandem-llm/tandem/api/openai"
 	"github.com/tandem-llm/tandem/route"
@@ -129,6 +130,7 @@ func (g *Gateway) generate(w http.ResponseWriter, r *http.Request, e openai.Endp
 	}
 	refuse := func(why telemetry.Rejection, oerr *openai.Error) {
 		g.metrics.Rejected(why)
+		writeWithin(w, g.cfg.WriteTimeout)
 		oerr.Write(w)
 	}
 	id := r.Header.Get("X-Request-Id")
@@ -175,6 +177,8 @@ func (g *Gateway) generate(w http.ResponseWriter, r *http.Request, e openai.Endp
 		refuse(telemetry.RejectedInvalid, oerr)
 		return
 	}
+	// From here on the request may wait for long; each write sets a deadline of its own.
+	http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	leave, oerr := g.admit(r.Context(), c)
 	if oerr != nil {
 		refuse(rejectionOf(oerr), oerr)

@@ -48,6 +48,27 @@ func TestParseKeys(t *testing.T) {
 	}
 }
 
+// FuzzParseKeys: any file gives keys or an error, and never shows a key.
+func FuzzParseKeys(f *testing.F) {
+	for _, s := range []string{"", "a sk-aaaaaaaaaaaaaaaa\n", "# x\na b c\n", "a\x00 sk-aaaaaaaaaaaaaaaa", "a sk-aaaaaaaaaaaaaaaa\r\nb sk-aaaaaaaaaaaaaaaa"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, file []byte) {
+		k, err := ParseKeys(bytes.NewReader(file))
+		if (k == nil) == (err == nil) || err != nil && !errors.Is(err, ErrKeys) {
+			t.Fatalf("%v %v", k, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "aaaaaaaaaaaaaaaa") {
+			t.Fatalf("an error shows a key: %v", err)
+		}
+		for _, l := range bytes.Fields(file) {
+			if tenant, ok := k.tenant(string(l)); err == nil && ok && !validTenant(tenant) {
+				t.Fatalf("tenant %q", tenant)
+			}
+		}
+	})
+}
+
 // TestAdmissionOrder: first come first served, all places of a request at once, none lost when a
 // waiter gives up.
 func TestAdmissionOrder(t *testing.T) {
