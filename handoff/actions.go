@@ -3,10 +3,12 @@ package handoff
 // ActionKind names an action: something the host must do, in the order given.
 // The comment of each kind says which machine emits it (S source, D
 // destination, R request), which fields of SourceAction, DestinationAction or
-// RequestAction it sets, what to do, and which facts answer it. Every action is
-// emitted at most once per handoff (per part and reader where it has those),
-// except WakeAt and RenewLease; executing one must not fail: what cannot be done
-// is reported as the failing fact.
+// RequestAction it sets, what to do, and which facts answer it. Per handoff (and
+// part and reader, where it has those) every action comes at most once, except
+// that AbortStream may come again with Force, that a cancel is repeated whenever
+// a fenced message shows that it did not arrive, and that WakeAt, RenewLease,
+// ReportStatus and Forward repeat by nature. Executing one must not fail: what
+// cannot be done is reported as the failing fact.
 type ActionKind uint8
 
 // Actions.

@@ -23,6 +23,10 @@
 // at once, so that the command it overtook cannot start. Any other message for
 // an unknown id is answered with Tombstones.Lookup's outcome, or "unknown".
 //
+// Messages name the incarnation of the worker that they are meant for; one meant
+// for an earlier incarnation is refused before it reaches a machine. Facts that
+// come from the other end of a handoff carry that end's incarnation.
+//
 // After each Apply: on an error, refuse or drop the message (the machine is
 // unchanged); else execute the actions in order, and on [NoOp] answer a repeated
 // command with the machine's present state. When the state is Released

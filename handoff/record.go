@@ -66,12 +66,23 @@ func errText(err error) string {
 
 // check verifies the shape of a record from outside.
 func (r *Record) check() error {
+	var kind FactKind
+	unset := false
 	switch {
 	case r.Role == RoleSource && r.SourceFact != nil && r.DestinationFact == nil && r.RequestFact == nil:
+		kind = r.SourceFact.Kind
+		unset = slices.ContainsFunc(r.SourceActions, func(a SourceAction) bool { return a.Kind == 0 })
 	case r.Role == RoleDestination && r.DestinationFact != nil && r.SourceFact == nil && r.RequestFact == nil:
+		kind = r.DestinationFact.Kind
+		unset = slices.ContainsFunc(r.DestinationActions, func(a DestinationAction) bool { return a.Kind == 0 })
 	case r.Role == RoleRequest && r.RequestFact != nil && r.SourceFact == nil && r.DestinationFact == nil:
+		kind = r.RequestFact.Kind
+		unset = slices.ContainsFunc(r.RequestActions, func(a RequestAction) bool { return a.Kind == 0 })
 	default:
 		return fmt.Errorf("handoff: record of role %s needs exactly that role's fact: %w", r.Role, ErrInvalid)
+	}
+	if kind == 0 || unset {
+		return fmt.Errorf("handoff: record of role %s has a fact or action without a kind: %w", r.Role, ErrInvalid)
 	}
 	if r.Role == RoleRequest && r.Request == "" || r.Role != RoleRequest && r.Handoff.IsZero() {
 		return fmt.Errorf("handoff: record of role %s has no key: %w", r.Role, ErrInvalid)
