@@ -36,6 +36,9 @@
 // fact answers it, [FactKind] who reports each fact; an action that cannot be
 // executed is reported as the failing fact, never dropped.
 //
+// The gateway answers a message of a handoff that it does not know, or no longer
+// knows, with a cancel: that is what a Request does for attempts it gave up.
+//
 // Times are durations since the host's own start. A machine's timer is set by
 // ActionWakeAt (one-shot, its last value holds) and answered with FactLeaseExpired,
 // FactReservationExpired or FactDeadlineReached; reporting one too early or too
