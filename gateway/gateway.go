@@ -104,6 +104,24 @@ func (g *Gateway) registration(reg *buspb.Registration) {
 		return
 	}
 	g.changed(changes)
+	if len(changes) > 0 {
+		g.leftovers(reg)
+	}
+}
+
+// leftovers reports what a worker that has just joined still holds for an earlier life of this
+// gateway. Nothing has to be done: the heartbeat of the new life makes the worker end it.
+func (g *Gateway) leftovers(reg *buspb.Registration) {
+	n := 0
+	for _, o := range reg.GetOwned() {
+		if o.GetGateway() == g.cfg.Name && o.GetGatewayIncarnation() != g.cfg.Incarnation {
+			n++
+		}
+	}
+	if n > 0 {
+		g.events.Emit(telemetry.Event{Kind: telemetry.WorkerHolds, Worker: reg.GetWorker(), End: n})
+		g.cfg.Log.Info("a worker still holds handoffs of this gateway's earlier life", "worker", reg.GetWorker(), "handoffs", n)
+	}
 }
 
 // changed tells requests what became of workers.

@@ -4,6 +4,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/tandem-llm/tandem/bus/buspb"
+	"github.com/tandem-llm/tandem/telemetry"
 )
 
 // TestRebind: when the destination is lost after the pin, the source hands what it computed to
@@ -97,6 +100,30 @@ func TestUnreachable(t *testing.T) {
 		})
 		if got := r.chatText(r.post("/v1/chat/completions", chatBody)); got != answerText {
 			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestLeftovers: what a worker holds for an earlier life of the gateway is reported when it joins.
+func TestLeftovers(t *testing.T) {
+	inBubble(t, nil, func(r *rig) {
+		w := r.b.add("d9", "decode")
+		reg := w.registration()
+		id := make([]byte, 16)
+		reg.Owned = []*buspb.Owned{
+			{Handoff: id, Gateway: "g1", GatewayIncarnation: 7, Side: buspb.Side_SIDE_DESTINATION, State: "Active"},
+			{Handoff: id, Gateway: "g1", GatewayIncarnation: 1, Side: buspb.Side_SIDE_DESTINATION, State: "Active"},
+			{Handoff: id, Gateway: "other", GatewayIncarnation: 7, Side: buspb.Side_SIDE_DESTINATION, State: "Active"},
+		}
+		r.g.registration(reg)
+		n := 0
+		for _, ev := range r.events.Since(0) {
+			if ev.Kind == telemetry.WorkerHolds && ev.Worker == "d9" {
+				n += ev.End
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d handoffs reported", n)
 		}
 	})
 }

@@ -30,6 +30,9 @@ const (
 	// WorkerSeen and WorkerLost: the gateway's registry gained or lost Worker.
 	WorkerSeen EventKind = "worker_seen"
 	WorkerLost EventKind = "worker_lost"
+	// WorkerHolds: Worker, which has just joined, still holds End handoffs for an
+	// earlier life of this gateway, and is about to end them.
+	WorkerHolds EventKind = "worker_holds"
 	// GatewaySeen and GatewayLost: a worker heard of Worker, a gateway, or gave it
 	// up.
 	GatewaySeen EventKind = "gateway_seen"
