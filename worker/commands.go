@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tandem-llm/tandem/bus"
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/state"
@@ -14,6 +15,11 @@ import (
 // idempotent by handoff id.
 func (w *Worker) execute(c *buspb.Command) *buspb.Reply {
 	w.gatewaySeen(c.Gateway, c.GatewayIncarnation, false)
+	if c.GatewayIncarnation < w.gateways[c.Gateway].incarnation {
+		// Sent before the gateway was restarted, and overtaken by its new life: nobody is
+		// left to hear of what it would start, or to cancel it.
+		return refused(buspb.Code_CODE_BAD_REQUEST, false, "the gateway was restarted since")
+	}
 	if acks := c.GetAcks(); acks != nil {
 		w.acks(acks)
 		return accepted()
@@ -24,6 +30,9 @@ func (w *Worker) execute(c *buspb.Command) *buspb.Reply {
 	id, err := parseID(c.Handoff)
 	if err != nil {
 		return refused(buspb.Code_CODE_BAD_REQUEST, false, err.Error())
+	}
+	if len(c.Request) > bus.MaxText { // it is part of every announcement, which has this limit
+		return refused(buspb.Code_CODE_BAD_REQUEST, false, "the request's name is too long")
 	}
 	t := w.tasks[id]
 	if t != nil && (t.gateway.name != c.Gateway || t.request != c.Request) {
@@ -130,6 +139,8 @@ func (w *Worker) reserve(c *buspb.Command, id handoff.ID, t *task, r *buspb.Rese
 		return refused(buspb.Code_CODE_UNSUPPORTED, false, "only the order destination-first is built")
 	case r.PromptTokens == 0 || r.MaxTokens == 0 || r.ForcedTokens >= r.PromptTokens:
 		return refused(buspb.Code_CODE_BAD_REQUEST, false, "token counts do not fit together")
+	case uint64(r.PromptTokens) > uint64(w.cfg.ContextTokens):
+		return w.tooLong(uint64(r.PromptTokens))
 	}
 	t = w.newTask(c, id, sideDestination)
 	t.bind(r.Terms)
@@ -141,7 +152,23 @@ func (w *Worker) reserve(c *buspb.Command, id handoff.ID, t *task, r *buspb.Rese
 		Deadline: w.now() + millis(r.Terms.RemainingMs), Quarantine: w.cfg.Quarantine,
 		Incarnation: t.binding.Source.Incarnation,
 	})
+	return w.begun(t)
+}
+
+// begun answers a creating command. A task whose machine did not take it (its deadline
+// may have passed just now) would have no timer that ends it, so it is not kept.
+func (w *Worker) begun(t *task) *buspb.Reply {
+	if t.src.State() == handoff.SourceNotStarted && t.dst.State() == handoff.DestinationNotRouted {
+		delete(w.tasks, t.id)
+		w.hold(telemetry.HeldHandoffs, -1)
+		return refused(buspb.Code_CODE_BAD_REQUEST, true, "the command cannot be started any more")
+	}
 	return w.answer(t, buspb.Verdict_VERDICT_ACCEPTED)
+}
+
+// tooLong refuses a prompt, with forced tokens, that no sequence here can hold.
+func (w *Worker) tooLong(tokens uint64) *buspb.Reply {
+	return refused(buspb.Code_CODE_TOO_LONG, false, fmt.Sprintf("%d tokens, the context holds %d", tokens, w.cfg.ContextTokens))
 }
 
 // prefill starts the source side of a handoff, or with p nil a colocated
@@ -158,6 +185,9 @@ func (w *Worker) prefill(c *buspb.Command, id handoff.ID, t *task, terms *buspb.
 		if p.SkipTokens != 0 {
 			return refused(buspb.Code_CODE_UNSUPPORTED, false, "no destination keeps prefixes yet")
 		}
+		if terms.Destination.GetWorker() == "" {
+			return refused(buspb.Code_CODE_BAD_REQUEST, false, "the destination is missing")
+		}
 		policy = handoff.DestinationFirst
 	}
 	var reuse handoff.ID
@@ -168,7 +198,7 @@ func (w *Worker) prefill(c *buspb.Command, id handoff.ID, t *task, terms *buspb.
 		}
 	}
 	if len(g.GetTokens()) > w.cfg.ContextTokens {
-		return refused(buspb.Code_CODE_TOO_LONG, false, fmt.Sprintf("%d tokens, the context holds %d", len(g.Tokens), w.cfg.ContextTokens))
+		return w.tooLong(uint64(len(g.Tokens)))
 	}
 	if g.GetMaxTokens() <= g.GetForcedTokens() {
 		return refused(buspb.Code_CODE_BAD_REQUEST, false, "no token is left to generate")
@@ -192,11 +222,11 @@ func (w *Worker) prefill(c *buspb.Command, id handoff.ID, t *task, terms *buspb.
 		PromptTokens: t.prompt, MaxTokens: int(g.MaxTokens - g.ForcedTokens),
 		Deadline: w.now() + millis(terms.RemainingMs), Quarantine: w.cfg.Quarantine, Reuse: reuse,
 	})
-	if policy == handoff.DestinationFirst {
+	if policy == handoff.DestinationFirst && t.src.State() != handoff.SourceNotStarted {
 		t.endpoint, t.ticket = endpointOf(p.DestinationEndpoint), p.DestinationTicket
 		w.source(t, handoff.SourceFact{Kind: handoff.FactDestinationReady, Incarnation: t.binding.Destination.Incarnation})
 	}
-	return w.answer(t, buspb.Verdict_VERDICT_ACCEPTED)
+	return w.begun(t)
 }
 
 // cancel ends a handoff, also one whose command has not come yet.

@@ -171,6 +171,7 @@ func (w *Worker) failReceive(t *task, err error) {
 func (w *Worker) endImport(t *task) {
 	r := t.rcv
 	r.ended = true
+	r.asm, r.manifest = nil, nil // they hold the prompt, and timers keep the task for a while
 	if r.imp != nil {
 		if err := r.imp.Discard(); err != nil {
 			w.broken(err)
@@ -198,7 +199,7 @@ func (w *Worker) activate(t *task) {
 	t.computed = t.prompt
 	first := t.gen.restoredFirst(r.manifest.First)
 	w.checkState(t, telemetry.Destination)
-	r.manifest = nil
+	r.asm, r.manifest = nil, nil
 	t.phase = phaseDecode
 	w.decoding = append(w.decoding, t)
 	w.took(telemetry.StageCommit, w.now()-t.lastByte)
