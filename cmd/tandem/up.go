@@ -136,6 +136,7 @@ type fleet struct {
 	bus     string            // URL of the bus, once known
 	http    string            // address of the API, once known
 	ready   map[string]string // name of a process that announced itself -> its announcement
+	failed  string            // what does not start, or empty
 	changed chan struct{}     // closed and replaced at every change
 }
 
@@ -188,6 +189,11 @@ func (c *upCmd) newFleet(a *app, out *progress, dir string) (*fleet, error) {
 	}
 	if c.TraceDir != "" {
 		if err := os.MkdirAll(c.TraceDir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if c.DumpState != "" {
+		if err := os.MkdirAll(c.DumpState, 0o700); err != nil {
 			return nil, err
 		}
 	}
@@ -263,13 +269,13 @@ func (f *fleet) await(ctx context.Context, done func() bool) error {
 	for {
 		f.mu.Lock()
 		ok, changed := done(), f.changed
-		failed := f.ready["failed"]
+		failed := f.failed
 		f.mu.Unlock()
 		switch {
-		case ok:
-			return nil
 		case failed != "":
 			return errors.New(failed)
+		case ok:
+			return nil
 		}
 		select {
 		case <-changed:
@@ -323,7 +329,7 @@ func (f *fleet) event(e supervise.Event) {
 		if e.Delay >= 200*time.Millisecond<<(maxStartFailures-1) {
 			f.update(func() {
 				if f.ready[e.Name] == "" {
-					f.ready["failed"] = fmt.Sprintf("%s does not start", e.Name)
+					f.failed = fmt.Sprintf("%s does not start", e.Name)
 				}
 			})
 		}

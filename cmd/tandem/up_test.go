@@ -1,0 +1,39 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-llm/tandem/supervise"
+)
+
+// TestWorkerThatDoesNotStartEndsTheWait: it must not be counted among the processes that
+// are ready, or a fleet of two workers would be called ready with one of them.
+func TestWorkerThatDoesNotStartEndsTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &upCmd{Prefill: 1, Decode: 1}
+		f := &fleet{cmd: c, out: &progress{w: io.Discard}, ready: map[string]string{}, changed: make(chan struct{})}
+		up := func(name, line string) {
+			f.event(supervise.Event{Name: name, Kind: supervise.Announced, Line: []byte(line)})
+		}
+		up(gatewayName, `{"ready":"gateway","http":"127.0.0.1:1","bus":"tls://127.0.0.1:2"}`)
+		up("prefill-0", `{"ready":"worker"}`)
+		got := make(chan error, 1)
+		go func() { got <- f.await(t.Context(), func() bool { return len(f.ready) == 1+len(f.workers()) }) }()
+		for delay := 200 * time.Millisecond; delay <= 800*time.Millisecond; delay *= 2 {
+			synctest.Wait()
+			select {
+			case err := <-got:
+				t.Fatalf("the wait ended with %v before the worker had its tries", err)
+			default:
+			}
+			f.event(supervise.Event{Name: "decode-0", Kind: supervise.Restarting, Delay: delay})
+		}
+		if err := <-got; err == nil || !strings.Contains(err.Error(), "decode-0 does not start") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
