@@ -180,7 +180,9 @@ func (q *request) finish(act handoff.RequestAction) {
 	}
 	g.cfg.Log.Info("request ended", "request", q.key, "outcome", string(outcome), "mode", string(q.served),
 		"prompt_tokens", end.prompt.prompt, "completion_tokens", end.tokens, "attempts", len(q.attempts), "took", now-q.arrival)
-	q.prompt, q.emitted, q.asm, q.params = nil, nil, nil, nil // content lives no longer than the request
+	// Content lives no longer than the request, which is fenced for minutes. The answer too: what
+	// a client that went away did not read is still in the outbox.
+	q.prompt, q.emitted, q.asm, q.params, q.out = nil, nil, nil, nil, nil
 	g.finished(q)
 }
 

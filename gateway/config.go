@@ -64,9 +64,9 @@ type Config struct {
 	NoRecompute    bool          // after a commit, fail instead of recomputing elsewhere
 	RequestTimeout time.Duration // life of a request after admission; default 10 min
 	QueueTimeout   time.Duration // longest wait for admission; default 1 min
-	Patience       time.Duration // placement to commit; default 2 min
+	Patience       time.Duration // placement to commit; default half of RequestTimeout
 	PlaceWait      time.Duration // wait for a worker to come back; default 15 s
-	CommandWait    time.Duration // until an unanswered command fails the attempt; default 10 s
+	CommandWait    time.Duration // until a live worker's missing answer fails the attempt; default 30 s
 	BusWait        time.Duration // until a lost bus fails requests; default 10 s
 	WorkerTimeout  time.Duration // silence after which a worker is taken for gone; default 10 s
 	WriteTimeout   time.Duration // one write to a client; default 30 s
@@ -108,9 +108,13 @@ func (c *Config) normalize() error {
 	c.Retries = min(max(c.Retries, 0), 255)
 	defaultTo(&c.RequestTimeout, 10*time.Minute)
 	defaultTo(&c.QueueTimeout, time.Minute)
-	defaultTo(&c.Patience, 2*time.Minute)
+	// Before the commit lie the wait for a slot and all of prefill, which takes minutes where a long
+	// prompt meets a slow worker. Giving up costs the work and the place in the queue.
+	defaultTo(&c.Patience, c.RequestTimeout/2)
 	defaultTo(&c.PlaceWait, 15*time.Second)
-	defaultTo(&c.CommandWait, 10*time.Second)
+	// A worker answers between two steps, and one chunk of a large model may take a processor many
+	// seconds. A worker that is gone is noticed by its silence, long before.
+	defaultTo(&c.CommandWait, 30*time.Second)
 	defaultTo(&c.BusWait, 10*time.Second)
 	defaultTo(&c.WorkerTimeout, 10*time.Second)
 	defaultTo(&c.WriteTimeout, 30*time.Second)

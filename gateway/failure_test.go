@@ -202,7 +202,7 @@ func TestSilentWorker(t *testing.T) {
 		if got := r.chatText(r.post("/v1/chat/completions", chatBody)); got != answerText {
 			t.Errorf("got %q", got)
 		}
-		if took := time.Since(began); took < 5*time.Second || took > 20*time.Second {
+		if took := time.Since(began); took < 20*time.Second || took > 40*time.Second {
 			t.Errorf("took %v", took)
 		}
 	})

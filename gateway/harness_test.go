@@ -100,6 +100,13 @@ func (r *rig) checkClean() {
 	if n := r.g.sending(); n != 0 {
 		r.t.Errorf("%d senders are left", n)
 	}
+	r.g.mu.Lock()
+	for _, c := range r.g.closed {
+		if q := c.request; q.prompt != nil || q.emitted != nil || q.asm != nil || q.params != nil || q.out != nil {
+			r.t.Errorf("request %s ended and keeps content", q.key)
+		}
+	}
+	r.g.mu.Unlock()
 	finished := make(map[string]int)
 	records := r.records()
 	for _, rec := range records {
