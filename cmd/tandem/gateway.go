@@ -27,6 +27,7 @@ type gatewayFlags struct {
 	APIKeys        string        `name:"api-keys" help:"File of API keys, one 'tenant key' pair a line; without it anybody may ask." placeholder:"FILE" type:"existingfile"`
 	MaxActive      int           `default:"256" help:"Most samples generated at once."`
 	MaxQueue       int           `default:"1024" help:"Most requests waiting behind them; more are refused as overloaded."`
+	MaxPerTenant   int           `default:"0" help:"Most samples of one API key's tenant at once, waiting ones included; 0: no limit."`
 	RequestTimeout time.Duration `default:"10m" help:"Longest life of a request."`
 	Retries        int           `default:"3" help:"Attempts after the first."`
 }
@@ -35,6 +36,7 @@ func (f *gatewayFlags) args() []string {
 	args := []string{
 		"--listen=" + f.Listen, "--bus-listen=" + f.BusListen, "--mode=" + f.Mode,
 		"--max-active=" + strconv.Itoa(f.MaxActive), "--max-queue=" + strconv.Itoa(f.MaxQueue),
+		"--max-per-tenant=" + strconv.Itoa(f.MaxPerTenant),
 		"--request-timeout=" + f.RequestTimeout.String(), "--retries=" + strconv.Itoa(f.Retries),
 	}
 	if f.APIKeys != "" {
@@ -151,8 +153,8 @@ func (c *gatewayCmd) config(ctx context.Context, a *app) (gateway.Config, error)
 	}
 	cfg := gateway.Config{
 		Version: version(), Model: c.modelName(), Vocab: vocab, Tokenizer: m.Tokenizer.Digest,
-		Mode: gateway.Mode(c.Mode), MaxActive: c.MaxActive, MaxQueue: c.MaxQueue, RequestTimeout: c.RequestTimeout,
-		Retries: c.Retries, ShutdownGrace: c.Drain,
+		Mode: gateway.Mode(c.Mode), MaxActive: c.MaxActive, MaxQueue: c.MaxQueue, MaxPerTenant: c.MaxPerTenant,
+		RequestTimeout: c.RequestTimeout, Retries: c.Retries, ShutdownGrace: c.Drain,
 	}
 	if c.Retries == 0 {
 		cfg.Retries = -1
