@@ -93,6 +93,32 @@ func (c *Config) normalize() error {
 	case c.Vocab == nil:
 		return fmt.Errorf("%w: Vocab is missing", ErrConfig)
 	}
+	// A negative limit would refuse every request, a negative time would end none.
+	for _, v := range []struct {
+		name     string
+		negative bool
+	}{
+		{"MaxActive", c.MaxActive < 0},
+		{"MaxQueue", c.MaxQueue < 0},
+		{"MaxPerTenant", c.MaxPerTenant < 0},
+		{"MaxBody", c.MaxBody < 0},
+		{"MaxBuffered", c.MaxBuffered < 0},
+		{"DefaultMaxTokens", c.DefaultMaxTokens < 0},
+		{"RequestTimeout", c.RequestTimeout < 0},
+		{"QueueTimeout", c.QueueTimeout < 0},
+		{"Patience", c.Patience < 0},
+		{"PlaceWait", c.PlaceWait < 0},
+		{"CommandWait", c.CommandWait < 0},
+		{"BusWait", c.BusWait < 0},
+		{"WorkerTimeout", c.WorkerTimeout < 0},
+		{"WriteTimeout", c.WriteTimeout < 0},
+		{"ReadTimeout", c.ReadTimeout < 0},
+		{"ShutdownGrace", c.ShutdownGrace < 0},
+	} {
+		if v.negative {
+			return fmt.Errorf("%w: %s is negative: leave it out for its default", ErrConfig, v.name)
+		}
+	}
 	if c.Mode == "" {
 		c.Mode = Auto
 	}

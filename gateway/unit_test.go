@@ -336,6 +336,9 @@ func TestConfig(t *testing.T) {
 	for _, change := range []func(*Config){
 		func(c *Config) { c.Name = "" }, func(c *Config) { c.Incarnation = 0 }, func(c *Config) { c.Model = "" },
 		func(c *Config) { c.Vocab = nil }, func(c *Config) { c.Mode = "fast" },
+		// These would serve nobody, or never end a request.
+		func(c *Config) { c.MaxActive = -1 }, func(c *Config) { c.MaxPerTenant = -1 },
+		func(c *Config) { c.RequestTimeout = -time.Second }, func(c *Config) { c.ShutdownGrace = -time.Second },
 	} {
 		c := good
 		change(&c)
