@@ -14,6 +14,12 @@ type arch struct {
 	// groups: the recurrent layers read ssm.group_count (Mamba-2 and later).
 	groups bool
 	window windowRule
+
+	// What llama.cpp asserts of the dimensions while it builds the model.
+	// uneven: keys and values of a head may differ in length. rotates: rotary
+	// encoding covers the whole head. doubled: inner_size is twice the width of
+	// the stream.
+	uneven, rotates, doubled bool
 }
 
 // mixer says what a recurrent layer keeps.
@@ -59,81 +65,84 @@ const (
 
 // archs is the allow-list. An architecture belongs here when its memory follows
 // the rules above; see create_memory and load_arch_hparams in llama.cpp.
-var archs = map[string]arch{
-	"arcee": {}, "baichuan": {}, "bailingmoe": {}, "bailingmoe2": {},
-	"bloom": {}, "chatglm": {}, "codeshell": {}, "command-r": {},
-	"deepseek": {}, "deepseek2": {}, "dots1": {}, "ernie4_5": {},
-	"ernie4_5-moe": {}, "exaone": {}, "falcon": {}, "gemma": {},
-	"glm4": {}, "glm4moe": {}, "gpt2": {}, "gptneox": {}, "granite": {},
-	"granitemoe": {}, "hunyuan-dense": {}, "hunyuan-moe": {},
-	"internlm2": {}, "llama": {}, "minicpm": {}, "minicpm3": {},
-	"minimax-m2": {}, "mistral3": {}, "nemotron": {}, "olmo": {},
-	"olmoe": {}, "orion": {}, "phi2": {}, "phi3": {}, "phimoe": {},
-	"qwen": {}, "qwen2": {}, "qwen2moe": {}, "qwen3": {}, "qwen3moe": {},
-	"seed_oss": {}, "smollm3": {}, "stablelm": {}, "starcoder": {},
-	"starcoder2": {}, "xverse": {},
+var archs = func() map[string]arch {
+	m := map[string]arch{
+		"deepseek2": {uneven: true}, "minicpm3": {uneven: true},
 
-	"cohere2": {window: windowRule{kind: windowAlways, pattern: 4}},
-	"gemma2":  {window: windowRule{kind: windowAlways, width: 4096, pattern: 2}},
-	"gemma3":  {window: windowRule{kind: windowIfGiven, pattern: 6}},
-	"gpt-oss": {window: windowRule{kind: windowAlways, pattern: 2}},
-	"olmo2":   {window: windowRule{kind: windowIfGiven, pattern: 4}},
+		"cohere2": {window: windowRule{kind: windowAlways, pattern: 4}},
+		"gemma2":  {window: windowRule{kind: windowAlways, width: 4096, pattern: 2}},
+		"gemma3":  {window: windowRule{kind: windowIfGiven, pattern: 6}},
+		"gpt-oss": {window: windowRule{kind: windowAlways, pattern: 2}},
+		"olmo2":   {window: windowRule{kind: windowIfGiven, pattern: 4}, rotates: true},
 
-	"mamba":  {recurrent: every, mixer: mixMamba},
-	"mamba2": {recurrent: every, mixer: mixMamba, groups: true},
+		"mamba":  {recurrent: every, mixer: mixMamba},
+		"mamba2": {recurrent: every, mixer: mixMamba, groups: true},
 
-	"falcon-h1":      {recurrent: everyToo, mixer: mixMamba, groups: true},
-	"granitehybrid":  {recurrent: noKV, mixer: mixMamba, groups: true},
-	"jamba":          {recurrent: noKV, mixer: mixMamba},
-	"lfm2":           {recurrent: noKV, mixer: mixShortConv, window: windowRule{kind: windowAttended}},
-	"lfm2moe":        {recurrent: noKV, mixer: mixShortConv},
-	"nemotron_h":     {recurrent: noKVNoFF, mixer: mixMamba, groups: true},
-	"nemotron_h_moe": {recurrent: noKVNoFF, mixer: mixMamba, groups: true},
-	"plamo2":         {recurrent: noKV, mixer: mixMamba, groups: true},
-	"qwen3next":      {recurrent: interval, mixer: mixMamba, groups: true},
-}
+		"falcon-h1":      {recurrent: everyToo, mixer: mixMamba, groups: true},
+		"granitehybrid":  {recurrent: noKV, mixer: mixMamba, groups: true, doubled: true},
+		"jamba":          {recurrent: noKV, mixer: mixMamba, doubled: true},
+		"lfm2":           {recurrent: noKV, mixer: mixShortConv, window: windowRule{kind: windowAttended}},
+		"lfm2moe":        {recurrent: noKV, mixer: mixShortConv},
+		"nemotron_h":     {recurrent: noKVNoFF, mixer: mixMamba, groups: true},
+		"nemotron_h_moe": {recurrent: noKVNoFF, mixer: mixMamba, groups: true},
+		"qwen3next":      {recurrent: interval, mixer: mixMamba, groups: true},
+	}
+	for _, name := range []string{
+		"bailingmoe", "bailingmoe2", "bloom", "chatglm", "command-r", "gemma", "glm4", "glm4moe",
+		"gpt2", "gptneox", "minicpm", "minimax-m2", "nemotron", "phi2", "phi3", "phimoe", "qwen",
+		"stablelm", "starcoder",
+	} {
+		m[name] = arch{}
+	}
+	for _, name := range []string{
+		"arcee", "baichuan", "codeshell", "deepseek", "dots1", "ernie4_5", "ernie4_5-moe", "exaone",
+		"falcon", "granite", "granitemoe", "hunyuan-dense", "hunyuan-moe", "internlm2", "llama",
+		"mistral3", "olmo", "olmoe", "orion", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "seed_oss",
+		"smollm3", "starcoder2", "xverse",
+	} {
+		m[name] = arch{rotates: true}
+	}
+	return m
+}()
 
-// refused gives the reason for architectures that are known not to fit.
-var refused = map[string]string{
-	"deepseek32": "sparse attention keeps an index cache that this build does not carry",
-	"deepseek4":  "sparse attention keeps an index cache that this build does not carry",
-	"dots3note":  "sparse attention keeps an index cache that this build does not carry",
-	"glm-dsa":    "sparse attention keeps an index cache that this build does not carry",
-	"hy_v4":      "sparse attention keeps an index cache that this build does not carry",
-	"minimax-m3": "sparse attention keeps an index cache that this build does not carry",
-	"qwen4exp":   "sparse attention keeps an index cache that this build does not carry",
-
-	"hunyuan_vl": mropeReason, "paddleocr": mropeReason, "qwen2vl": mropeReason,
-	"qwen3tts": mropeReason, "qwen3vl": mropeReason, "qwen3vlmoe": mropeReason,
-	"qwen35": mropeReason, "qwen35moe": mropeReason,
-
-	"dream": diffusionReason, "llada": diffusionReason, "llada-moe": diffusionReason,
-	"rnd1": diffusionReason,
-
-	"t5": "an encoder's output would have to move with the state", "t5encoder": embeddingReason,
-	"bert": embeddingReason, "modern-bert": embeddingReason, "nomic-bert": embeddingReason,
-	"nomic-bert-moe": embeddingReason, "neo-bert": embeddingReason, "jina-bert-v2": embeddingReason,
-	"jina-bert-v3": embeddingReason, "eurobert": embeddingReason, "gemma-embedding": embeddingReason,
-	"llama-embed": embeddingReason,
-
-	"gemma3n":          "layers share each other's caches, which is not verified with this build",
-	"gemma4":           "layers share each other's caches, which is not verified with this build",
-	"gemma4-assistant": "it drafts for another model and shares its caches",
-	"eagle3":           "it drafts for another model and shares its caches",
-	"dflash":           "it drafts for another model and shares its caches",
-	"llama4":           "chunked attention windows are not verified with this build",
-	"exaone4":          "its window rule depends on the model's size and is not verified with this build",
-	"rwkv6":            rwkvReason, "rwkv6qwen2": rwkvReason, "rwkv7": rwkvReason, "arwkv7": rwkvReason,
-	"kimi-linear": "linear attention state of this kind is not verified with this build",
-	"minimax-01":  "linear attention state of this kind is not verified with this build",
-}
-
+// Reasons that several architectures share.
 const (
+	indexReason     = "sparse attention keeps an index cache that this build does not carry"
 	mropeReason     = "multi-dimensional rotary positions (M-RoPE) extend every cache cell, which this build does not carry"
 	diffusionReason = "it is a diffusion model: it has no state that grows token by token"
+	encoderReason   = "it has an encoder, whose output would have to move with the state"
 	embeddingReason = "it makes embeddings, not text"
-	rwkvReason      = "RWKV state is not verified with this build"
+	draftReason     = "it drafts for another model and shares its caches"
+	notCausalReason = "it is not causal: it has no next token to continue with"
+	sharedReason    = "layers share each other's caches, which is not verified with this build"
+	linearReason    = "linear attention state of this kind is not verified with this build"
 )
+
+// refused gives the reason for architectures that are known not to fit.
+var refused = func() map[string]string {
+	m := map[string]string{
+		"exaone4": "its window rule depends on the model's size and is not verified with this build",
+		"llama4":  "chunked attention windows are not verified with this build",
+	}
+	for why, names := range map[string][]string{
+		indexReason:     {"deepseek32", "deepseek4", "dots3note", "glm-dsa", "hy_v4", "minimax-m3", "qwen4exp"},
+		mropeReason:     {"hunyuan_vl", "paddleocr", "qwen2vl", "qwen3tts", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"},
+		diffusionReason: {"dream", "llada", "llada-moe", "rnd1"},
+		encoderReason:   {"t5"},
+		embeddingReason: {
+			"bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llama-embed",
+			"modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "t5encoder",
+		},
+		draftReason:  {"dflash", "eagle3", "gemma4-assistant"},
+		sharedReason: {"gemma3n", "gemma4"},
+		linearReason: {"arwkv7", "bailingmoe3", "kimi-k3", "kimi-linear", "minimax-01", "rwkv6", "rwkv6qwen2", "rwkv7"},
+	} {
+		for _, n := range names {
+			m[n] = why
+		}
+	}
+	return m
+}()
 
 // lookup returns the memory rules of an architecture, or why there are none.
 func lookup(name string) (arch, string) {

@@ -12,6 +12,7 @@ const (
 	maxDim     = 1 << 24
 	maxVocab   = 1 << 24
 	maxContext = 1 << 30
+	maxRow     = 1 << 24 // elements of keys or values per token and layer
 )
 
 // hyper are the hyperparameters that every architecture has.
@@ -22,6 +23,7 @@ type hyper struct {
 	heads, headsKV, ffn  []uint32 // per layer of blocks
 	keyDim, valueDim     uint32
 	keyDimSWA, valDimSWA uint32
+	rotated              uint32 // elements of a head that rotary encoding covers
 	mla                  bool
 	causal               bool
 	pooling              uint64
@@ -74,6 +76,7 @@ func readHyper(r *reader) *hyper {
 		r.fail(r.key("attention.key_length_mla"), "given without value_length_mla, or the other way round")
 	}
 	h.mla = keyMLA != 0
+	h.rotated = uint32(r.uintOr(r.key("rope.dimension_count"), uint64(h.keyDim), maxDim))
 	h.readRope(r)
 	return h
 }
@@ -149,16 +152,42 @@ func (h *hyper) readRope(r *reader) {
 	}
 }
 
+// check refuses dimensions with which llama.cpp would end the process while it
+// builds a model of the given architecture.
+func (h *hyper) check(r *reader, a arch) {
+	switch {
+	case r.err != nil || h.heads[0] == 0:
+	case !a.uneven && !h.mla && h.keyDim != h.valueDim:
+		r.fail(r.key("attention.value_length"), "%d, keys have %d elements", h.valueDim, h.keyDim)
+	case a.rotates && h.rotated != h.keyDim:
+		r.fail(r.key("rope.dimension_count"), "%d, heads have %d elements", h.rotated, h.keyDim)
+	case h.rotated > h.keyDim || h.rotated%2 != 0:
+		r.fail(r.key("rope.dimension_count"), "%d of %d elements", h.rotated, h.keyDim)
+	}
+	if r.err != nil {
+		return
+	}
+	widest := uint64(max(h.keyDim, h.valueDim, h.keyDimSWA, h.valDimSWA))
+	for i, kv := range h.headsKV {
+		switch {
+		case uint64(kv)*widest > maxRow:
+			r.fail(r.key("attention.head_count_kv"), "%d heads of %d elements in layer %d", kv, widest, i)
+		case kv != 0 && h.heads[i]%kv != 0:
+			r.fail(r.key("attention.head_count_kv"), "%d for %d heads in layer %d", kv, h.heads[i], i)
+		}
+	}
+}
+
 // refusal returns why a model with these hyperparameters cannot be handed off
 // whatever its architecture, or "".
 func (h *hyper) refusal() string {
 	switch {
 	case !h.causal:
-		return "it is not causal: it has no next token to continue with"
+		return notCausalReason
 	case h.pooling != 0:
-		return "it makes embeddings, not text"
+		return embeddingReason
 	case h.ropeSections:
-		return "multi-dimensional rotary positions (M-RoPE) extend every cache cell, which this build does not carry"
+		return mropeReason
 	}
 	return ""
 }
@@ -172,11 +201,7 @@ func (h *hyper) kvRow(i int, windowed bool) (key, value uint32) {
 	if h.mla {
 		v = 0
 	}
-	n := h.headsKV[i]
-	if uint64(n)*uint64(max(k, v)) > 1<<31 {
-		return 0, 0 // refused by the caller as a layer without keys
-	}
-	return n * k, n * v
+	return h.headsKV[i] * k, h.headsKV[i] * v
 }
 
 // ssm are the sizes in elements of one recurrent layer's state.
@@ -195,6 +220,14 @@ func readSSM(r *reader, a arch, h *hyper) ssm {
 		groups := uint64(0)
 		if a.groups {
 			groups = r.uint(r.key("ssm.group_count"), 1, most)
+		}
+		rank := r.uint(r.key("ssm.time_step_rank"), 1, maxDim)
+		switch {
+		case r.err != nil:
+		case a.groups && (inner%rank != 0 || inner%groups != 0):
+			r.fail(r.key("ssm.inner_size"), "%d channels for %d heads in %d groups", inner, rank, groups)
+		case a.doubled && inner != 2*uint64(h.embedding):
+			r.fail(r.key("ssm.inner_size"), "%d, want twice the stream's %d", inner, h.embedding)
 		}
 		if r.err == nil && (inner+2*groups*size > maxDim || inner*size > 1<<32) {
 			r.fail(r.key("ssm.state_size"), "%d channels of %d elements in %d groups are more than a model has", inner, size, groups)

@@ -28,10 +28,7 @@ var DefaultConfig = Config{KVTypeK: state.F16, KVTypeV: state.F16}
 // unknown and for element types that do not fit the model's dimensions.
 func (m *Model) Inventory(c Config) (state.Inventory, error) {
 	if len(m.Layers) == 0 {
-		if m.refusal != nil {
-			return nil, m.refusal
-		}
-		return nil, &UnsupportedError{m.Architecture, "its layers are unknown"}
+		return nil, &UnsupportedError{m.Architecture, m.Refusal, m.Colocated}
 	}
 	trunk := state.Range{First: 0, End: uint32(len(m.Layers))}
 	attention := state.Component{Kind: state.AttentionKV, Layers: trunk, DType: c.KVTypeK, DTypeV: c.KVTypeV}

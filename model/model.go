@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/tandem-llm/tandem/gguf"
 	"github.com/tandem-llm/tandem/state"
 )
 
@@ -75,8 +76,12 @@ type Model struct {
 	MTP MTP
 	// Rope is the model's own rotary position configuration.
 	Rope state.Rope
-
-	refusal *UnsupportedError
+	// Refusal says why this build cannot hand the model off exactly, in words
+	// for the user; empty when it can.
+	Refusal string
+	// Colocated is whether one worker alone can generate text with the model,
+	// whether or not it can be handed off.
+	Colocated bool
 }
 
 // Layer is what one layer keeps for a sequence, in elements. A layer may keep
@@ -111,12 +116,17 @@ type UnsupportedError struct {
 	Architecture string
 	// Reason says why, in words for the user.
 	Reason string
+	// Colocated is whether one worker alone can serve the model.
+	Colocated bool
 }
 
 // Error formats the error in one line, with what to do.
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("model: architecture %q cannot be handed off: %s; serve it colocated, or use a supported model",
-		e.Architecture, e.Reason)
+	next := "use a model that generates text"
+	if e.Colocated {
+		next = "serve it colocated, or use a model that `tandem model inspect` calls exact"
+	}
+	return fmt.Sprintf("model: architecture %.40q cannot be handed off: %s; %s", e.Architecture, e.Reason, next)
 }
 
 // Unwrap returns ErrUnsupported.
@@ -125,10 +135,19 @@ func (e *UnsupportedError) Unwrap() error { return ErrUnsupported }
 // Handoff returns nil when this build can hand the model off exactly, and an
 // [*UnsupportedError] with the reason otherwise.
 func (m *Model) Handoff() error {
-	if m.refusal == nil {
+	if m.Refusal == "" {
 		return nil
 	}
-	return m.refusal
+	return &UnsupportedError{Architecture: m.Architecture, Reason: m.Refusal, Colocated: m.Colocated}
+}
+
+// Serve returns nil when one worker alone can generate text with the model, and
+// an [*UnsupportedError] otherwise.
+func (m *Model) Serve() error {
+	if m.Colocated {
+		return nil
+	}
+	return m.Handoff()
 }
 
 // ErrInvalid reports metadata that is missing, contradictory or beyond what
@@ -172,14 +191,19 @@ func Inspect(path string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Files: files, Family: FamilyUnknown}
+	return describe(files, heads)
+}
+
+// describe makes a Model of the heads of its parts.
+func describe(files []string, heads []*gguf.File) (*Model, error) {
+	m := &Model{Files: files, Family: FamilyUnknown, Colocated: true}
 	for _, h := range heads {
 		m.FileBytes += h.Size
 		for i := range h.Tensors {
 			m.Parameters += h.Tensors[i].Elements()
 		}
 	}
-	r := &reader{f: heads[0], path: path}
+	r := &reader{f: heads[0], path: files[0]}
 	m.read(r)
 	if r.err != nil {
 		return nil, r.err
@@ -191,18 +215,14 @@ func (m *Model) read(r *reader) {
 	m.Architecture = r.text("general.architecture")
 	r.arch = m.Architecture
 	m.Name = r.textOr("general.name", "")
+	if kind := r.textOr("general.type", "model"); kind != "model" || m.Architecture == "clip" {
+		r.fail("general.type", "%.40q of architecture %.40q: not a language model", kind, m.Architecture)
+	}
 	if r.err != nil {
 		return
 	}
 	arch, why := lookup(m.Architecture)
-	if why != "" {
-		m.refuse(why)
-	}
-	if m.Architecture == "clip" || r.textOr("general.type", "model") != "model" {
-		// Not a language model: it has neither layers nor a vocabulary.
-		m.refuse("the file is not a language model")
-		return
-	}
+	m.refuse(why)
 	h := readHyper(r)
 	m.Tokenizer = readTokenizer(r)
 	m.Template = r.textOr("tokenizer.chat_template", "")
@@ -216,19 +236,22 @@ func (m *Model) read(r *reader) {
 	if h.blocks > h.trunk {
 		m.MTP = MTP{Present: true, Inactive: MTPNotBuilt}
 	}
-	if why := h.refusal(); why != "" {
-		m.refuse(why)
+	m.refuse(h.refusal())
+	if m.Refusal == "" {
+		h.check(r, arch)
+		m.layers(r, arch, h)
 	}
-	if m.refusal != nil {
-		return
-	}
-	m.layers(r, arch, h)
 }
 
-// refuse records why the model cannot be handed off; the first reason wins.
+// refuse records why the model cannot be handed off; the first reason wins, and
+// an empty one is none.
 func (m *Model) refuse(why string) {
-	if m.refusal == nil {
-		m.refusal = &UnsupportedError{Architecture: m.Architecture, Reason: why}
+	if m.Refusal == "" {
+		m.Refusal = why
+	}
+	switch why {
+	case embeddingReason, diffusionReason, encoderReason, draftReason, notCausalReason:
+		m.Colocated = false
 	}
 }
 
@@ -251,7 +274,7 @@ func (m *Model) layers(r *reader, arch arch, h *hyper) {
 		if arch.attends(i, h, recurrent[i]) || !trunk {
 			l.Key, l.Value = h.kvRow(i, windowed[i])
 			l.Windowed = windowed[i]
-			if l.Key == 0 {
+			if l.Key == 0 && trunk {
 				r.fail(r.key("attention.head_count_kv"), "layer %d attends and has no key heads", i)
 				return
 			}

@@ -20,10 +20,11 @@ func (m *Model) Report(w io.Writer) error {
 	}
 	row("architecture", "%s", m.Architecture)
 	row("family", "%s", m.Family)
-	if err := m.Handoff(); err != nil {
-		row("handoff", "no: %s", m.refusal.Reason)
-	} else {
+	if m.Refusal == "" {
 		row("handoff", "exact")
+	} else {
+		row("handoff", "no: %s", m.Refusal)
+		row("colocated", "%s", yes(m.Colocated))
 	}
 	row("size", "%s in %d file(s), %d parameters", size(uint64(m.FileBytes)), len(m.Files), m.Parameters)
 	row("layers", "%d", m.LayerCount)
@@ -35,7 +36,7 @@ func (m *Model) Report(w io.Writer) error {
 	row("tokenizer digest", "%x", m.Tokenizer.Digest[:8])
 	row("chat template", "%s", yes(m.Template != ""))
 	if m.MTP.Present {
-		row("speculation", "%d MTP block(s), inactive: %s", len(m.MTP.Blocks), m.MTP.Inactive)
+		row("speculation", "MTP inactive: %s", m.MTP.Inactive)
 	}
 	if err := m.components(row); err != nil {
 		return err

@@ -48,25 +48,17 @@ func readTokenizer(r *reader) Tokenizer {
 			r.fail(key, "%d values for %d tokens", v.Len(), len(tokens))
 		}
 	}
-	checkMerges(r)
-	for _, name := range specialTokens {
-		key := "tokenizer.ggml." + name + "_token_id"
-		if !r.f.Has(key) {
-			continue
-		}
-		// Some converters write 2³²−1 for "none", which llama.cpp accepts.
-		if id := r.uintOr(key, 0, 1<<32-1); r.err == nil && id != 1<<32-1 && id >= uint64(len(tokens)) {
-			r.fail(key, "token %d of %d", id, len(tokens))
-		}
+	switch t.Model {
+	case "no_vocab", "none":
+		r.fail("tokenizer.ggml.model", "%q: the file has no vocabulary", t.Model)
+	case "llama":
+		checkBytes(r, key, tokens)
+	}
+	for _, end := range []string{"bos", "eos"} {
+		checkAdded(r, end, len(tokens))
 	}
 	t.Digest = tokenizerDigest(r.f)
 	return t
-}
-
-// specialTokens are the names of keys that name one token.
-var specialTokens = []string{
-	"bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "cls", "mask",
-	"prefix", "suffix", "middle", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep",
 }
 
 // checkTokens refuses tokens that appear twice: llama.cpp asserts that they do
@@ -85,16 +77,36 @@ func checkTokens(r *reader, key string, tokens []string) {
 	}
 }
 
-// checkMerges refuses merges that are not two words: llama.cpp splits them at
-// the first space after the first byte.
-func checkMerges(r *reader) {
-	const key = "tokenizer.ggml.merges"
-	merges, err := r.f.Strings(key)
-	for i, m := range readOr(r, merges, err, nil) {
-		if len(m) < 3 || strings.IndexByte(m[1:], ' ') < 0 {
-			r.fail(key, "merge %d is not two tokens", i)
+// checkBytes refuses a SentencePiece vocabulary without a token for every byte:
+// llama.cpp throws across its C interface when a text needs one.
+func checkBytes(r *reader, key string, tokens []string) {
+	var have [256]bool
+	for _, t := range tokens {
+		var b byte
+		if n, err := fmt.Sscanf(t, "<0x%02X>", &b); n == 1 && err == nil && len(t) == 6 {
+			have[b] = true
+		} else if len(t) == 1 {
+			have[t[0]] = true
+		}
+	}
+	for b, ok := range have {
+		if !ok {
+			r.fail(key, "no token for byte %#02x", b)
 			return
 		}
+	}
+}
+
+// checkAdded refuses a vocabulary that adds a token to every text and does not
+// say which: llama.cpp asserts that there is one.
+func checkAdded(r *reader, end string, tokens int) {
+	add, id := "tokenizer.ggml.add_"+end+"_token", "tokenizer.ggml."+end+"_token_id"
+	on, err := r.f.Bool(add)
+	if on = readOr(r, on, err, false); !on {
+		return
+	}
+	if n, err := r.f.Uint(id); err != nil || n >= uint64(tokens) {
+		r.fail(add, "true, and %s names none of %d tokens", id, tokens)
 	}
 }
 
