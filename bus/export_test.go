@@ -10,3 +10,6 @@ func Backoff(attempt int, lo, hi time.Duration) time.Duration { return backoff(a
 
 // RegistrySize is the number of names that a registry remembers.
 func RegistrySize(r *Registry) int { return len(r.entries) }
+
+// Ending reports whether Close has begun.
+func (c *Conn) Ending() bool { return c.nc.IsDraining() || c.nc.IsClosed() }

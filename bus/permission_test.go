@@ -1,10 +1,12 @@
 package bus_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -255,6 +257,58 @@ func TestUnknownUser(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	_, err := bus.Connect(ctx, bus.Options{Identity: w.issue(t, mesh.RoleWorker, "w77"), URL: w.url})
+	isKind(t, err, bus.ErrRefused)
+}
+
+// TestUserWithoutRights: an external server that knows the worker but does not let it hear its commands.
+func TestUserWithoutRights(t *testing.T) {
+	w := external(t)
+	text, err := os.ReadFile(w.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.stop()
+	text = bytes.Replace(text, []byte(`"tandem.v1.cmd.w1.*", `), nil, 1)
+	if err := os.WriteFile(w.file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.restart(t)
+	c, _ := w.connect(t, w.issue(t, mesh.RoleWorker, "w1"), nil)
+	_, err = bus.ServeWorker(c, 1, bus.WorkerHandler{Command: func(*buspb.Command, func(*buspb.Reply)) {}})
+	isKind(t, err, bus.ErrForbidden)
+}
+
+// TestRefusedByServer: the worker likes the server, the server does not like the worker, whose certificate has expired.
+// The worker is told, instead of trying for ever.
+func TestRefusedByServer(t *testing.T) {
+	past := func() time.Time { return time.Now().Add(-2 * time.Hour) }
+	ca, err := mesh.NewCA(past, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	busID, err := ca.Issue(mesh.RoleBus, "bus", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expired, err := ca.Issue(mesh.RoleWorker, "w1", nil, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := busID.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	if busID, err = mesh.Load(dir, nil); err != nil { // of today
+		t.Fatal(err)
+	}
+	s, err := bus.StartServer(bus.ServerOptions{Identity: busID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, err = bus.Connect(ctx, bus.Options{Identity: expired, URL: s.URL(), ReconnectMin: time.Millisecond})
 	isKind(t, err, bus.ErrRefused)
 }
 

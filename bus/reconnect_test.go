@@ -6,8 +6,10 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,6 +71,71 @@ func TestServerRestart(t *testing.T) {
 		}
 		none(t, g.ev.closed, "close")
 	})
+}
+
+// TestReconnectedMeansSubscribed: when a gateway on a slow link hears of its reconnect, the server has its subscriptions:
+// whoever announces itself from then on is heard.
+func TestReconnectedMeansSubscribed(t *testing.T) {
+	w := embedded(t)
+	g := w.gateway(t, "gw", func(o *bus.Options) { o.URL = slowLink(t, strings.TrimPrefix(w.url, "tls://")) })
+	k := w.worker(t, "w1", nil)
+	w.stop()
+	recv(t, g.ev.down, "the gateway's disconnect")
+	recv(t, k.ev.down, "the worker's disconnect")
+	w.restart(t)
+	recv(t, k.ev.up, "the worker's reconnect")
+	recv(t, g.ev.up, "the gateway's reconnect")
+	if err := k.Announce(registration()); err != nil {
+		t.Fatal(err)
+	}
+	recv(t, g.regs, "registration")
+}
+
+// slowLink forwards TCP connections to an address and holds each chunk on its way there back for a while. It returns the
+// URL to connect to.
+func slowLink(t *testing.T, to string) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	forward := func(dst, src net.Conn, delay time.Duration) {
+		defer wg.Done()
+		defer dst.Close()
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := src.Read(buf)
+			if err != nil {
+				return
+			}
+			time.Sleep(delay)
+			if _, err := dst.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+	}
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			s, err := net.Dial("tcp", to)
+			if err != nil {
+				c.Close()
+				continue
+			}
+			wg.Add(2)
+			go forward(s, c, 20*time.Millisecond)
+			go forward(c, s, 0)
+		}
+	}()
+	// Registered before the connections through it are, so it runs after they are closed.
+	t.Cleanup(func() { ln.Close(); wg.Wait() })
+	return "tls://" + ln.Addr().String()
 }
 
 // TestServerLearnsAnotherCA: a server that comes back under another CA is never talked to; the problem is reported and the
@@ -208,6 +275,9 @@ func TestCloseDrains(t *testing.T) {
 		closed := make(chan error, 1)
 		go func() { closed <- conn.Close(ctx) }()
 		if patient {
+			for !conn.Ending() {
+				runtime.Gosched()
+			}
 			close(gate)
 			if err := recv(t, closed, "close"); err != nil {
 				t.Error(err)
