@@ -77,10 +77,11 @@ func (r *Receiver) answered(o Outcome) {
 
 // askCommit sends a commit as the first message of a new stream and waits for the answer.
 func (n *Node) askCommit(ctx context.Context, to state.Peer, c commit) (Outcome, error) {
-	_, st, err := n.openStream(ctx, to, n.lastEndpoint(to))
+	sess, st, err := n.openStream(ctx, to, n.lastEndpoint(to))
 	if err != nil {
 		return 0, err
 	}
+	defer sess.release()
 	defer st.stop()
 	defer context.AfterFunc(ctx, st.stop)()
 	if _, err := st.Write(c.encode(msgCommit)); err != nil {

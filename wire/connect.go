@@ -16,17 +16,26 @@ type dial struct {
 	err  error
 }
 
-// openStream opens a stream to a peer process, on the connection that there is or a new one.
+// openStream opens a stream to a peer process, on the connection that there is or a new one. The caller releases the
+// session, which is held, when the stream belongs to a flow or is done.
 func (n *Node) openStream(ctx context.Context, to state.Peer, at Endpoint) (*session, stream, error) {
 	for {
 		s, fresh, err := n.session(ctx, to, at)
 		if err != nil {
 			return nil, nil, err
 		}
+		if !s.hold() {
+			n.dropSession(s)
+			if fresh {
+				return nil, nil, &Error{Code: ErrPeerLost, Peer: to.Worker, Detail: "the connection closed"}
+			}
+			continue
+		}
 		st, err := s.link.open(ctx)
 		if err == nil {
 			return s, st, nil
 		}
+		s.release()
 		// A kept connection may have ended just now; a new one that fails is a failure.
 		if fresh || ctx.Err() != nil {
 			return nil, nil, err

@@ -62,6 +62,8 @@ const (
 	ErrDuplicate Code = 24
 	// ErrInternal: a failure of the peer that has no code of its own.
 	ErrInternal Code = 25
+	// ErrIdle: the connection was closed because nobody used it. An open that crosses with this is repeated on a new one.
+	ErrIdle Code = 26
 )
 
 var codeText = map[Code]struct{ name, text string }{
@@ -90,6 +92,7 @@ var codeText = map[Code]struct{ name, text string }{
 	ErrState:         {"state", "call does not fit the handoff's progress"},
 	ErrDuplicate:     {"duplicate", "handoff is already known here; ids are never reused"},
 	ErrInternal:      {"internal", "peer failed"},
+	ErrIdle:          {"idle", "connection was closed unused; retry the handoff"},
 }
 
 // Name returns the code's short stable name, for metrics.

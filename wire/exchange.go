@@ -101,25 +101,48 @@ func (x *exchange) connect(to Endpoint, ticket []byte) {
 	x.mu.Lock()
 	x.asked = time.Now()
 	x.mu.Unlock()
-	sess, st, err := x.n.openStream(x.ctx, x.peer, to)
-	if err != nil {
-		x.end(ending{err: x.wrap(err)})
+	for try := 1; ; try++ {
+		ctl, err := x.open(to, ticket)
+		if errors.Is(err, ErrIdle) && try < maxOpens && x.ctx.Err() == nil {
+			continue // the peer closed a connection that nobody used while the open was under way to it
+		}
+		if err != nil {
+			x.end(ending{err: x.wrap(err)})
+			return
+		}
+		x.read(ctl)
 		return
 	}
+}
+
+// maxOpens bounds the attempts on connections that end as unused; an honest peer closes one of them.
+const maxOpens = 3
+
+// open is one attempt of connect.
+func (x *exchange) open(to Endpoint, ticket []byte) (*control, error) {
+	sess, st, err := x.n.openStream(x.ctx, x.peer, to)
+	if err != nil {
+		return nil, err
+	}
+	defer sess.release() // attached, it is a flow
 	stop := context.AfterFunc(x.ctx, st.stop)
 	err = x.present(st, ticket)
-	if !stop() || err != nil {
+	if !stop() && err == nil {
+		err = x.ctx.Err()
+	}
+	if err != nil {
 		st.stop()
-		x.end(ending{err: x.wrap(err)})
-		return
+		var own *Error
+		if cause := sess.link.cause(); cause != nil && !errors.As(err, &own) {
+			err = cause // why the connection ended is why the stream did
+		}
+		return nil, err
 	}
 	ctl, err := x.attach(sess, st)
 	if err != nil {
 		st.stop()
-		x.end(ending{err: x.wrap(err)})
-		return
 	}
-	x.read(ctl)
+	return ctl, err
 }
 
 // present sends the open and reads its answer.

@@ -131,6 +131,52 @@ func TestIdle(t *testing.T) {
 	})
 }
 
+// An open that crosses with the end of an unused connection is repeated on a new one.
+func TestOpenCrossesIdleEnd(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, net *memNet, a, b *Node) {
+		start(t, a, b, false, false).run(t, 10)
+		synctest.Wait()
+		var s *session
+		for s = range b.sessions {
+			s.mu.Lock()
+			s.closed = true // as idled does, which then closes the connection
+			s.mu.Unlock()
+		}
+		f := start(t, a, b, false, false)
+		synctest.Wait()
+		s.link.close(ErrIdle, "idle")
+		f.run(t, 10)
+		if len(net.links) != 2 {
+			t.Errorf("%d connections were dialled", len(net.links))
+		}
+	})
+}
+
+// A connection on which an open waits for its host is not idle.
+func TestOpenHoldsConnection(t *testing.T) {
+	bubble(t, func(c *Config) { c.Timeouts.Idle = time.Second }, func(t *testing.T, net *memNet, a, b *Node) {
+		bind, dst, src := binding(a, b), newWatcher(), newWatcher()
+		ev := dst.receiver()
+		ev.Open = func() error { time.Sleep(5 * time.Second); return nil }
+		rcv, err := b.Expect(bind, ev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		snd, err := a.Push(bind, b.Endpoint(), rcv.Ticket(), src.sender())
+		if err != nil {
+			t.Fatal(err)
+		}
+		(&flow{b: bind, snd: snd, rcv: rcv, src: src, dst: dst}).run(t)
+		if len(net.links) != 1 {
+			t.Errorf("%d connections were dialled", len(net.links))
+		}
+		time.Sleep(2 * time.Second)
+		if n := len(a.Stats().Links) + len(b.Stats().Links); n != 0 {
+			t.Errorf("%d ends of idle connections", n)
+		}
+	})
+}
+
 // Both sides dial at the same moment: two connections, and every handoff works.
 func TestSimultaneousDial(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, net *memNet, a, b *Node) {

@@ -141,6 +141,15 @@ func (s quicStream) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Write says the same.
+func (s quicStream) Write(p []byte) (int, error) {
+	n, err := s.Stream.Write(p)
+	if err != nil && s.l.c.Context().Err() != nil && !isTimeout(err) {
+		err = s.l.cause()
+	}
+	return n, err
+}
+
 func (s quicStream) closeWrite() { s.Stream.Close() }
 
 func (s quicStream) stop() {

@@ -28,6 +28,7 @@ type session struct {
 	strays   strays
 	lanes    []*tlsLane
 	dialing  int // lanes being dialled
+	holds    int // streams being opened or served: they may become flows, so the connection is not idle
 	tried    time.Time
 	worked   bool // there was a lane once
 	settled  bool // probed is closed
@@ -167,7 +168,31 @@ func (s *session) drop(x *exchange) {
 	if !x.sends && !x.through {
 		s.strays.add(x.b.Handoff, s.n.cfg.charge()+strayFrames)
 	}
-	if len(s.flows) == 0 && !s.closed {
+	s.rest()
+}
+
+// hold keeps the connection from being closed as idle until release, and reports false if it is closed.
+func (s *session) hold() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.holds++
+	s.idle.Stop()
+	return true
+}
+
+func (s *session) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holds--
+	s.rest()
+}
+
+// rest (mu) starts the idle time once nobody uses the connection.
+func (s *session) rest() {
+	if len(s.flows) == 0 && s.holds == 0 && !s.closed {
 		s.idle.Reset(s.n.cfg.Timeouts.Idle)
 	}
 }
@@ -203,13 +228,13 @@ func (s *session) allowStray(f *frame) bool {
 // idled closes a connection that nobody used for Timeouts.Idle.
 func (s *session) idled() {
 	s.mu.Lock()
-	unused := len(s.flows) == 0
+	unused := len(s.flows) == 0 && s.holds == 0
 	if unused {
 		s.closed = true
 	}
 	s.mu.Unlock()
 	if unused {
-		s.link.close(ErrClosed, "idle")
+		s.link.close(ErrIdle, "idle")
 	}
 }
 
@@ -266,7 +291,13 @@ func (s *session) acceptStreams() {
 		if err != nil {
 			return
 		}
-		s.n.spawn(func() { s.n.serveStream(s, st) })
+		if !s.hold() {
+			continue // the end of the connection answers
+		}
+		s.n.spawn(func() {
+			defer s.release()
+			s.n.serveStream(s, st)
+		})
 	}
 }
 
