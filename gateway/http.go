@@ -2,7 +2,9 @@ package gateway
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -36,7 +38,8 @@ func (g *Gateway) outermost(next http.Handler) http.Handler {
 				if v == http.ErrAbortHandler {
 					panic(v)
 				}
-				g.cfg.Log.Error("a handler panicked", "value", v)
+				// Only the kind of value: a library may panic with what it worked on.
+				g.cfg.Log.Error("a handler panicked", "kind", fmt.Sprintf("%T", v), "stack", string(debug.Stack()))
 				if cw.status == 0 {
 					errInternal().Write(cw)
 				}

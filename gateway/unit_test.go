@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,15 +79,21 @@ func TestAdmissionOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		var mu sync.Mutex
 		var order []string
+		say := func(s string) {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, s)
+		}
 		enter := func(name string, ctx context.Context, need int) {
 			go func() {
 				leave, err := a.enter(ctx, "x", need)
 				if err != nil {
-					order = append(order, name+" "+err.Error())
+					say(name + " " + err.Error())
 					return
 				}
-				order = append(order, name)
+				say(name)
 				time.Sleep(time.Second)
 				leave()
 				leave() // once is what counts
@@ -108,6 +115,7 @@ func TestAdmissionOrder(t *testing.T) {
 		cancel() // b gives up, and c is next
 		synctest.Wait()
 		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		if d := cmp.Diff([]string{"a", "b context canceled", "c"}, order); d != "" {
 			t.Error(d)
 		}
