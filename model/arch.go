@@ -1,11 +1,6 @@
 package model
 
-import (
-	"maps"
-	"slices"
-
-	"github.com/tandem-llm/tandem/gguf"
-)
+import "github.com/tandem-llm/tandem/gguf"
 
 // arch states how llama.cpp v0.5.0 lays out the memory of one architecture.
 type arch struct {
@@ -154,9 +149,6 @@ func lookup(name string) (arch, string) {
 	}
 	return arch{}, "the architecture is not among those that this build has been taught"
 }
-
-// Architectures returns the names of the supported architectures, sorted.
-func Architectures() []string { return slices.Sorted(maps.Keys(archs)) }
 
 // recurrentLayers returns, per layer, whether it keeps recurrent state.
 func (a arch) recurrentLayers(r *reader, h *hyper) []bool {
