@@ -188,6 +188,9 @@ func (w *Worker) activate(t *task) {
 	if err == nil {
 		t.gen, err = restoreGeneration(w.vocab, r.manifest, w.cfg.ContextTokens)
 	}
+	if err == nil {
+		t.gen.sampler.Use(&w.workspace)
+	}
 	if err != nil {
 		w.cfg.Log.Warn("activation failed", "handoff", t.id.String(), "error", err)
 		t.blame(buspb.Code_CODE_ENGINE, err)
