@@ -164,13 +164,13 @@ func (c *upCmd) newFleet(a *app, out *progress, dir string) (*fleet, error) {
 	if c.CA != "" {
 		ca, err = mesh.LoadCA(c.CA, nil)
 	} else {
-		ca, err = mesh.NewCA(nil, 30*24*time.Hour)
+		ca, err = mesh.NewCA(nil, runTTL)
 	}
 	if err != nil {
 		return nil, err
 	}
 	issue := func(role mesh.Role, name string) error {
-		id, err := ca.Issue(role, name, []string{"localhost", "127.0.0.1", "::1"}, 30*24*time.Hour)
+		id, err := ca.Issue(role, name, []string{"localhost", "127.0.0.1", "::1"}, runTTL)
 		if err != nil {
 			return err
 		}
@@ -199,6 +199,11 @@ func (c *upCmd) newFleet(a *app, out *progress, dir string) (*fleet, error) {
 	}
 	return f, nil
 }
+
+// runTTL is how long the identities of one run are valid: longer than any run. Their
+// keys live in the run's own directory and end with it, so a short life would guard
+// nothing and stop a server that is left running.
+const runTTL = 10 * 365 * 24 * time.Hour
 
 // Names of the processes that every fleet has; workers are named by role and number.
 const (
@@ -337,19 +342,25 @@ func (f *fleet) event(e supervise.Event) {
 }
 
 func (f *fleet) printReady() {
+	f.mu.Lock()
+	host := f.http
+	f.mu.Unlock()
 	if f.cmd.JSON {
-		f.out.event(map[string]any{"event": "ready", "http": f.http, "model": f.modelName()})
+		f.out.event(map[string]any{"event": "ready", "http": host, "model": f.modelName()})
 		return
 	}
-	host := f.http
+	key := ""
+	if f.cmd.APIKeys != "" {
+		key = " -H 'Authorization: Bearer KEY'" // the keys are nobody's to print
+	}
 	fmt.Fprintf(f.out.w, `
 ready: http://%s
 
-  curl http://%s/v1/chat/completions -H 'Content-Type: application/json' \
+  curl http://%s/v1/chat/completions -H 'Content-Type: application/json'%s \
     -d '{"model":"%s","messages":[{"role":"user","content":"Hello"}],"max_tokens":64}'
 
 Ctrl-C stops everything.
-`, host, host, f.modelName())
+`, host, host, key, f.modelName())
 }
 
 func (f *fleet) modelName() string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"io"
 	"strings"
 	"testing"
@@ -36,4 +37,18 @@ func TestWorkerThatDoesNotStartEndsTheWait(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// TestPrintedCommandHasAKey: with API keys the command as printed without one would be
+// answered with 401.
+func TestPrintedCommandHasAKey(t *testing.T) {
+	for file, want := range map[string]bool{"": false, "keys": true} {
+		var out bytes.Buffer
+		f := &fleet{cmd: &upCmd{}, out: &progress{w: &out}, http: "127.0.0.1:8080"}
+		f.cmd.APIKeys, f.cmd.ModelName = file, "m"
+		f.printReady()
+		if got := strings.Contains(out.String(), "-H 'Authorization: Bearer KEY'"); got != want {
+			t.Errorf("--api-keys=%q: a key in the command: %v\n%s", file, got, &out)
+		}
+	}
 }
