@@ -171,9 +171,11 @@ func (l *serverLog) Fatalf(format string, v ...any) {
 	}
 	l.write(slog.LevelError, text)
 }
+
 func (l *serverLog) Errorf(format string, v ...any) {
 	l.write(slog.LevelError, fmt.Sprintf(format, v...))
 }
+
 func (l *serverLog) Warnf(format string, v ...any) {
 	l.write(slog.LevelWarn, fmt.Sprintf(format, v...))
 }
