@@ -25,7 +25,7 @@ func (r *runner) toDestination(a uint8, now time.Duration, f DestinationFact) Re
 		r.refused(err, before == t.dst, len(acts))
 		return res
 	}
-	r.note(r.facts, RoleDestination, f.Kind.String())
+	r.facts[RoleDestination][f.Kind] = true
 	if res == NoOp && (len(acts) != 0 && f.Kind != FactReservationExpired || t.dst != before) {
 		r.fail(7, "a no-op changed the destination")
 	}
@@ -44,7 +44,7 @@ func (r *runner) toDestination(a uint8, now time.Duration, f DestinationFact) Re
 		t.retires = true
 	}
 	for _, act := range acts {
-		r.note(r.actions, RoleDestination, act.Kind.String())
+		r.actions[RoleDestination][act.Kind] = true
 		r.doDestination(a, act)
 	}
 	return res

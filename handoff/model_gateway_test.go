@@ -20,7 +20,7 @@ func (r *runner) toRequest(now time.Duration, f RequestFact) Result {
 		r.refused(err, before == w.req, len(acts))
 		return res
 	}
-	r.note(r.facts, RoleRequest, f.Kind.String())
+	r.facts[RoleRequest][f.Kind] = true
 	if res == NoOp && w.req != before {
 		r.fail(7, "a no-op changed the request")
 	}
@@ -33,7 +33,7 @@ func (r *runner) toRequest(now time.Duration, f RequestFact) Result {
 		if res == NoOp && act.Kind != ActionCancel && act.Kind != ActionWakeAt {
 			r.fail(7, "a no-op asked for %s", act.Kind)
 		}
-		r.note(r.actions, RoleRequest, act.Kind.String())
+		r.actions[RoleRequest][act.Kind] = true
 		r.doRequest(f, act)
 	}
 	if w.req.state == RequestDone {

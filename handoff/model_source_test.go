@@ -21,7 +21,7 @@ func (r *runner) toSource(a uint8, now time.Duration, f SourceFact) Result {
 		r.refused(err, before == t.src, len(acts))
 		return res
 	}
-	r.note(r.facts, RoleSource, f.Kind.String())
+	r.facts[RoleSource][f.Kind] = true
 	if res == NoOp && (len(acts) != 0 && f.Kind != FactLeaseExpired || t.src != before) {
 		r.fail(7, "a no-op changed the source")
 	}
@@ -30,7 +30,7 @@ func (r *runner) toSource(a uint8, now time.Duration, f SourceFact) Result {
 	}
 	r.checkTimer(RoleSource, f.Kind, t.src.Deadline, sourceWake(acts), before.Deadline)
 	for _, act := range acts {
-		r.note(r.actions, RoleSource, act.Kind.String())
+		r.actions[RoleSource][act.Kind] = true
 		r.doSource(a, act)
 	}
 	return res

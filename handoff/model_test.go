@@ -238,10 +238,10 @@ func (v *violation) Error() string { return fmt.Sprintf("INV-%d: %s", v.inv, v.w
 type runner struct {
 	w       *world
 	err     *violation
-	facts   map[string]bool // machine/fact pairs that were applied
-	actions map[string]bool
-	trace   func(format string, args ...any) // nil unless someone reads it
-	record  func(Record)                     // nil unless someone replays it
+	facts   [RoleRequest + 1][factKinds]bool   // told to each machine
+	actions [RoleRequest + 1][actionKinds]bool // asked for by each machine
+	trace   func(format string, args ...any)   // nil unless someone reads it
+	record  func(Record)                       // nil unless someone replays it
 	records []Record
 	script  []event     // what happened
 	noise   *noiseMaker // facts may be repeated, reordered and dropped
@@ -254,12 +254,6 @@ type runner struct {
 func (r *runner) fail(inv int, format string, args ...any) {
 	if r.err == nil {
 		r.err = &violation{inv, fmt.Sprintf(format, args...)}
-	}
-}
-
-func (r *runner) note(set map[string]bool, role Role, name string) {
-	if set != nil {
-		set[role.String()+" "+name] = true
 	}
 }
 
