@@ -170,7 +170,8 @@ func TestCommandErrors(t *testing.T) {
 		cmd := cancelCmd()
 		tc.edit(cmd)
 		r, err := g.Command(context.Background(), "w1", cmd)
-		if err != nil || r.Verdict != buspb.Verdict_VERDICT_REFUSED || r.Code != tc.code || r.WorkerIncarnation != 3 {
+		retry := tc.code == buspb.Code_CODE_RESTARTED
+		if err != nil || r.Verdict != buspb.Verdict_VERDICT_REFUSED || r.Code != tc.code || r.Retry != retry || r.WorkerIncarnation != 3 {
 			t.Errorf("%v: %v, %v", tc.code, r, err)
 		}
 	}

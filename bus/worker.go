@@ -162,7 +162,9 @@ func (l *WorkerLink) onCommand(msg *nats.Msg) {
 	case cmd.Gateway != gateway || cmd.GatewayIncarnation == 0:
 		problem = "a command in another name, or of incarnation 0"
 	case cmd.WorkerIncarnation != 0 && cmd.WorkerIncarnation != l.incarnation:
-		reply(refusal(buspb.Code_CODE_RESTARTED, "the worker has another incarnation now"))
+		r := refusal(buspb.Code_CODE_RESTARTED, "the worker has another incarnation now")
+		r.Retry = true // it can serve, under that one
+		reply(r)
 		return
 	case cmd.Body == nil:
 		reply(refusal(buspb.Code_CODE_UNSUPPORTED, "this release does not know the command"))

@@ -185,7 +185,13 @@ func (q *request) replied(a *attempt, side handoff.Role, phase handoff.Phase, r 
 		}
 	default:
 		q.refusedBy(a.target(side), r.GetCode())
-		f.Never = !r.GetRetry() && q.nobodyElse(a.target(side))
+		if r.GetCode() == buspb.Code_CODE_RESTARTED {
+			// Another process has the name already and will announce itself: there is
+			// nothing to choose this one for again until then.
+			q.g.fleet.suspect(a.target(side))
+		} else {
+			f.Never = !r.GetRetry() && q.nobodyElse(a.target(side))
+		}
 		f.Outcome = handoff.OutcomeFailed // nothing is held there
 	}
 	q.note(workerError(r.GetCode()))
