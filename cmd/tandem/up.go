@@ -231,7 +231,7 @@ func (f *fleet) workers() []fleetWorker {
 func (f *fleet) serve(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	f.group = supervise.New(running, supervise.Options{Grace: f.cmd.Drain + 5*time.Second, OnEvent: f.event})
+	f.group = supervise.New(running, supervise.Options{Grace: f.cmd.Drain + stopLimit, OnEvent: f.event})
 	f.group.Start(supervise.Spec{Name: gatewayName, Path: f.self, Args: f.gatewayArgs, Env: childEnv(), Log: f.logs})
 	err := f.await(ctx, func() bool { return f.bus != "" })
 	if err == nil {
@@ -260,6 +260,10 @@ func (f *fleet) serve(ctx context.Context) error {
 	f.out.say("stop", "stopped")
 	return err // not nil when the interrupt came before the fleet was ready
 }
+
+// stopLimit is how long a process may take to end after it has drained: a gateway
+// delivers its last cancels, a worker waits for streams that it aborted.
+const stopLimit = 10 * time.Second
 
 // startLimit is how long the fleet may take to become ready: loading a large
 // model from a cold disk is the slow part.
