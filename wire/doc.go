@@ -29,13 +29,20 @@
 // once, as the last event: after it wire neither reads nor writes any buffer of that handoff. Failed comes before it
 // when the cause was not local. Units that the host still holds stay the host's until it releases them.
 //
+// A destination that has everything (event Manifest) does not fail when its source goes away or lets go: it learns by the
+// answer to its commit, which is repeated over new streams and connections. A source that sent everything fails when
+// no commit comes within Timeouts.Commit after its control stream was lost; as long as the peer is alive it waits.
+//
 // # Memory
 //
 // Either side holds at most max(4 × Config.PageBytes, Config.Window) payload bytes of one handoff, or one single unit
 // where that is larger, and at most Config.Total over all handoffs in each direction. Buffers are zeroed before reuse.
+// Manifests come on top.
 //
 // # Events
 //
 // Events of one handoff come one at a time, in order, on goroutines of this package, without locks held: they may call
-// any method of the package but must not block.
+// any method of the package except Node.Close, but must not block: the handoff's next event waits for them.
+//
+// docs/wire.md has the protocol, the lanes' measured costs, and tuning advice.
 package wire

@@ -54,6 +54,9 @@ func TestLanePool(t *testing.T) {
 			f.src.await(t, "opened")
 			synctest.Wait()
 			flows = append(flows, f)
+			if got := a.Stats().Links[0].Lanes; got != min(len(flows), 4) {
+				t.Errorf("%d lanes for %d handoffs", got, len(flows))
+			}
 		}
 		for _, n := range []*Node{a, b} {
 			if got := n.Stats().Links[0].Lanes; got != 4 {

@@ -242,6 +242,42 @@ func (r *raw) lane(n *Node) *memBulk {
 	return l.(*memBulk)
 }
 
+// A dialler checks who answers, too.
+func TestHelloAnswers(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		want   Code
+		answer []byte
+	}{
+		{"another process", ErrStale, hello{1, 1, "destination", 2, 0, LaneAuto, Endpoint{}}.encode()},
+		{"another version", ErrVersion, hello{2, 2, "destination", 1, 0, LaneAuto, Endpoint{}}.encode()},
+		{"another name", ErrIdentity, hello{1, 1, "else", 1, 0, LaneAuto, Endpoint{}}.encode()},
+		{"refused", ErrStale, refusal{ErrStale, "restarted"}.encode(msgRefused)},
+		{"something else", ErrProtocol, frameMsg(msgOpened, 0, nil)},
+		{"malformed", ErrProtocol, frameMsg(msgHello, 0, []byte{1})},
+		{"nothing", ErrUnreachable, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net := newMemNet()
+				n := memNode(t, net, "source", nil)
+				defer n.Close()
+				tr := net.listen("destination")
+				b := state.Binding{Handoff: newID(), Source: state.Peer{Worker: "source", Incarnation: 1}, Destination: state.Peer{Worker: "destination", Incarnation: 1}}
+				w := newWatcher()
+				if _, err := n.Push(b, tr.endpoint(), newTicket(), w.sender()); err != nil {
+					t.Fatal(err)
+				}
+				l := <-tr.links
+				st, _ := l.accept(t.Context())
+				readMsg(st, 0)
+				st.Write(tt.answer)
+				w.failedWith(t, tt.want)
+			})
+		})
+	}
+}
+
 // A lane must prove that it belongs to a connection of the same peer.
 func TestLaneBinding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
