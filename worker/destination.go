@@ -157,13 +157,12 @@ func (w *Worker) manifest(t *task, raw []byte) {
 	w.destination(t, handoff.DestinationFact{Kind: handoff.FactReceiveCompleted})
 }
 
-// failReceive discards the session and ends the stream; nothing of a failed
-// receive is ever decoded from.
+// failReceive discards the session, so that nothing of a failed receive is ever
+// decoded from. The machine ends the stream.
 func (w *Worker) failReceive(t *task, err error) {
 	w.cfg.Log.Warn("receive failed", "handoff", t.id.String(), "error", err)
 	t.blame(buspb.Code_CODE_TRANSFER, err)
 	w.endImport(t)
-	t.rcv.rcv.Abort("state refused")
 	w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactReceiveFailed}) })
 }
 

@@ -146,8 +146,9 @@ func (f *forger) push(dst *Worker, with forgery) (tokens []int32, refusal string
 	if err != nil {
 		t.Fatal(err)
 	}
+	refused := false // the worker ended the stream while units were still to come
 	send := func(seal func([]byte) (state.UnitHeader, error), payload []byte) {
-		for {
+		for !refused {
 			buf, ok := snd.Buffer(len(payload))
 			if ok {
 				copy(buf.Bytes, payload)
@@ -161,7 +162,7 @@ func (f *forger) push(dst *Worker, with forgery) (tokens []int32, refusal string
 			select {
 			case <-room:
 			case <-ended:
-				return
+				refused = true
 			case <-time.After(limit):
 				t.Fatal("no room on the stream")
 			}
@@ -216,14 +217,16 @@ func (f *forger) push(dst *Worker, with forgery) (tokens []int32, refusal string
 	if with.manifest != nil {
 		with.manifest(m)
 	}
-	sealed, err := sealer.Manifest(m)
-	if err != nil { // already the source's own checks refuse it
-		snd.Abort("test over")
-		<-ended
-		f.l.released(a.id, buspb.Side_SIDE_DESTINATION)
-		return nil, "sealer: " + err.Error()
+	if !refused {
+		sealed, err := sealer.Manifest(m)
+		if err != nil { // already the source's own checks refuse it
+			snd.Abort("test over")
+			<-ended
+			f.l.released(a.id, buspb.Side_SIDE_DESTINATION)
+			return nil, "sealer: " + err.Error()
+		}
+		_ = snd.Finish(sealed)
 	}
-	_ = snd.Finish(sealed)
 	ends := f.l.await(a.id, "the end", func(s *buspb.Status) bool { return s.GetEnded() != nil }).GetEnded()
 	f.l.released(a.id, buspb.Side_SIDE_DESTINATION)
 	snd.Abort("test over")
