@@ -125,12 +125,11 @@ func (c *upCmd) checkModel(out *progress) error {
 
 // fleet is the set of processes of one `tandem up`.
 type fleet struct {
-	cmd   *upCmd
-	out   *progress
-	self  string
-	dir   string
-	logs  io.Writer
-	group *supervise.Group
+	cmd  *upCmd
+	out  *progress
+	self string
+	dir  string
+	logs io.Writer
 
 	mu      sync.Mutex
 	bus     string            // URL of the bus, once known
@@ -229,14 +228,25 @@ func (f *fleet) workers() []fleetWorker {
 // serve starts everything, says when it is ready, and returns when ctx has ended
 // and every process is gone.
 func (f *fleet) serve(ctx context.Context) error {
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	f.group = supervise.New(running, supervise.Options{Grace: f.cmd.Drain + stopLimit, OnEvent: f.event})
-	f.group.Start(supervise.Spec{Name: gatewayName, Path: f.self, Args: f.gatewayArgs, Env: childEnv(), Log: f.logs})
+	// The gateway stops first and workers when it is gone: until then requests in
+	// flight, also those that wait for a slot, still need them.
+	opt := supervise.Options{Grace: f.cmd.Drain + stopLimit, OnEvent: f.event}
+	serving, stopServing := context.WithCancel(ctx)
+	defer stopServing()
+	working, stopWorking := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWorking()
+	front, back := supervise.New(serving, opt), supervise.New(working, opt)
+	stop := func() {
+		stopServing()
+		front.Wait()
+		stopWorking()
+		back.Wait()
+	}
+	front.Start(supervise.Spec{Name: gatewayName, Path: f.self, Args: f.gatewayArgs, Env: childEnv(), Log: f.logs})
 	err := f.await(ctx, func() bool { return f.bus != "" })
 	if err == nil {
 		for _, w := range f.workers() {
-			f.group.Start(supervise.Spec{Name: w.name, Path: f.self, Args: func() []string { return f.workerArgs(w) }, Env: childEnv(), Log: f.logs})
+			back.Start(supervise.Spec{Name: w.name, Path: f.self, Args: func() []string { return f.workerArgs(w) }, Env: childEnv(), Log: f.logs})
 		}
 		want := 1 + len(f.workers())
 		if err = f.await(ctx, func() bool { return len(f.ready) == want }); err == nil {
@@ -245,7 +255,6 @@ func (f *fleet) serve(ctx context.Context) error {
 	}
 	if err != nil && ctx.Err() == nil {
 		stop()
-		f.group.Wait()
 		if l, ok := f.logs.(*logTail); ok {
 			return fmt.Errorf("%w\nlast log lines:\n%s", err, l.tail())
 		}
@@ -256,7 +265,7 @@ func (f *fleet) serve(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	f.out.say("stop", "stopping: finishing requests in flight")
-	f.group.Wait()
+	stop()
 	f.out.say("stop", "stopped")
 	return err // not nil when the interrupt came before the fleet was ready
 }
