@@ -121,6 +121,11 @@ func (c *Config) setDefaults() error {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	// Opens and imports wait for the step that is running: on a slow machine in
+	// role both that can be a long prompt chunk. A peer whose connection died is
+	// noticed by the wire within seconds all the same.
+	def(&c.Wire.Timeouts.FirstByte, 30*time.Second)
+	def(&c.Wire.Timeouts.Progress, time.Minute)
 	c.Wire.Identity, c.Wire.Incarnation = c.Identity, c.Incarnation
 	c.Wire.PageBytes = max(int64(c.Engine.PageBytes(c.PageTokens)), 1<<16) // 0 for families without pages
 	_, snapshot := info.Inventory.SnapshotBytes(uint32(c.ContextTokens))
