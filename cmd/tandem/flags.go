@@ -15,7 +15,7 @@ import (
 // serveFlags say what is served. They are the same for `up`, `gateway` and
 // `worker`, so that one configuration file fits all.
 type serveFlags struct {
-	Model     string        `help:"GGUF file to serve; for a split model its first part." placeholder:"FILE"`
+	Model     string        `help:"GGUF file to serve; for a split model its first part." placeholder:"FILE" type:"existingfile"`
 	ModelName string        `help:"Name that clients use for the model; default: the file's name." placeholder:"NAME"`
 	Drain     time.Duration `default:"15s" help:"How long to finish requests in flight when stopping."`
 	LogLevel  string        `default:"info" enum:"debug,info,warn,error" help:"Least severe log lines to write: debug, info, warn or error."`
