@@ -122,31 +122,13 @@ type privacy struct {
 
 func (p *privacy) see(where string, data []byte) { p.seen[where] = append(p.seen[where], data...) }
 
-// post sends a body and returns the answer.
-func (p *privacy) post(ctx context.Context, path, body string, headers map[string]string) (*http.Response, error) {
+// post sends a body with the tenant's key, unless headers say otherwise.
+func (p *privacy) post(ctx context.Context, path, body string, headers map[string]string) *http.Response {
 	p.t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.fleet.url+path, strings.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+privateKey)
-	for k, v := range headers {
-		req.Header.Set(k, v)
-	}
-	return http.DefaultClient.Do(req)
+	all := map[string]string{"Authorization": "Bearer " + privateKey}
+	maps.Copy(all, headers)
+	return p.fleet.post(ctx, path, body, all)
 }
-
-func marshal(v any) string {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return string(raw)
-}
-
-// object is a JSON object.
-type object map[string]any
 
 func chatBody(change object) object {
 	o := object{
@@ -173,10 +155,7 @@ func (p *privacy) good(tokens []int32) {
 		{"/v1/completions", "colocated", completion},
 		{"/v1/completions", "disaggregated", text},
 	} {
-		resp, err := p.post(p.t.Context(), r.path, marshal(r.body), map[string]string{"Tandem-Mode": r.mode})
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		resp := p.post(p.t.Context(), r.path, marshal(r.body), map[string]string{"Tandem-Mode": r.mode})
 		var a struct {
 			Choices []struct {
 				Text    string
@@ -243,10 +222,7 @@ func (p *privacy) refused() {
 		{chat, marshal(chatBody(nil)), map[string]string{"Content-Type": "text/" + privateBroken}, 415},
 		{"/v1/" + privateBroken + "?q=" + privateBroken, marshal(chatBody(nil)), nil, 404},
 	} {
-		resp, err := p.post(p.t.Context(), r.path, r.body, r.headers)
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		resp := p.post(p.t.Context(), r.path, r.body, r.headers)
 		raw, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if err != nil || resp.StatusCode != r.status {
@@ -263,10 +239,7 @@ func (p *privacy) refused() {
 func (p *privacy) cancelled() {
 	for _, mode := range []string{"disaggregated", "colocated"} {
 		ctx, cancel := context.WithCancel(p.t.Context())
-		resp, err := p.post(ctx, "/v1/chat/completions", marshal(chatBody(object{"stream": true, "max_tokens": 600, "ignore_eos": true})), map[string]string{"Tandem-Mode": mode})
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		resp := p.post(ctx, "/v1/chat/completions", marshal(chatBody(object{"stream": true, "max_tokens": 600, "ignore_eos": true})), map[string]string{"Tandem-Mode": mode})
 		if _, err := resp.Body.Read(make([]byte, 64)); err != nil {
 			p.t.Fatal(err)
 		}
@@ -280,12 +253,9 @@ func (p *privacy) cancelled() {
 
 // killed kills the decode worker under a request, which is computed again.
 func (p *privacy) killed(a ask) {
-	resp, err := p.post(p.t.Context(), "/v1/completions", marshal(object{
+	resp := p.post(p.t.Context(), "/v1/completions", marshal(object{
 		"model": "private", "prompt": a.prompt, "max_tokens": 600, "ignore_eos": true, "stream": true, "seed": 9, "return_token_ids": true,
 	}), nil)
-	if err != nil {
-		p.t.Fatal(err)
-	}
 	defer resp.Body.Close()
 	if _, err := resp.Body.Read(make([]byte, 64)); err != nil {
 		p.t.Fatal(err)
