@@ -169,10 +169,15 @@ func TestFrames(t *testing.T) {
 		}
 	}
 	for _, f := range []frame{
-		{}, {kind: 5},
-		{kind: frameHeader, length: 1}, {kind: frameHeader, length: state.HeaderSize, offset: 1},
-		{kind: frameData}, {kind: frameData, length: maxFrame + 1}, {kind: frameData, length: 1, offset: maxUnit + 1},
-		{kind: frameEnd, length: 1}, {kind: frameReset, offset: 1},
+		{},
+		{kind: 5},
+		{kind: frameHeader, length: 1},
+		{kind: frameHeader, length: state.HeaderSize, offset: 1},
+		{kind: frameData},
+		{kind: frameData, length: maxFrame + 1},
+		{kind: frameData, length: 1, offset: maxUnit + 1},
+		{kind: frameEnd, length: 1},
+		{kind: frameReset, offset: 1},
 	} {
 		var b [frameSize]byte
 		f.encode(&b)

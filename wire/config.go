@@ -138,9 +138,14 @@ func (c Config) fill() (Config, error) {
 		v *time.Duration
 		d time.Duration
 	}{
-		{&t.Handshake, 5 * time.Second}, {&t.Probe, time.Second}, {&t.FirstByte, 10 * time.Second},
-		{&t.Progress, 30 * time.Second}, {&t.Commit, 30 * time.Second}, {&t.Retry, time.Second},
-		{&t.Dead, 10 * time.Second}, {&t.Idle, 5 * time.Minute},
+		{&t.Handshake, 5 * time.Second},
+		{&t.Probe, time.Second},
+		{&t.FirstByte, 10 * time.Second},
+		{&t.Progress, 30 * time.Second},
+		{&t.Commit, 30 * time.Second},
+		{&t.Retry, time.Second},
+		{&t.Dead, 10 * time.Second},
+		{&t.Idle, 5 * time.Minute},
 	} {
 		if *f.v < 0 {
 			return c, configError("Timeouts", "must not be negative")

@@ -3,7 +3,6 @@ package wire
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -344,5 +343,3 @@ func idle(t testing.TB, nodes ...*Node) {
 		n.pool.mu.Unlock()
 	}
 }
-
-var _ = fmt.Sprint

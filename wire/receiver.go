@@ -14,7 +14,7 @@ type Receiver struct {
 	onUnit      func(*Unit)
 	onManifest  func([]byte)
 	onCommitted func(Outcome)
-	claim_      *claim
+	charge      *claim
 
 	// The fields below are guarded by exchange.mu.
 
@@ -35,14 +35,13 @@ type Receiver struct {
 	gone     time.Time // when a lane ended before everything came, or zero
 	retry    *time.Timer
 	commitBy time.Time
-	asking   bool // a commit is under way on a stream of its own
 	freed    bool // the budget's charge was returned
 }
 
 func newReceiver(n *Node, b state.Binding, ev ReceiverEvents) *Receiver {
 	r := &Receiver{onUnit: ev.Unit, onManifest: ev.Manifest, onCommitted: ev.Committed}
 	r.init(n, b, false, r, callbacks{ev.Open, ev.Opened, ev.Failed, ev.Quiesced})
-	r.claim_ = &claim{need: min(n.cfg.charge(), n.cfg.Total), grant: r.credited}
+	r.charge = &claim{need: min(n.cfg.charge(), n.cfg.Total), grant: r.credited}
 	return r
 }
 
@@ -55,13 +54,13 @@ func (r *Receiver) Grant() {
 	now := first && r.opened
 	r.mu.Unlock()
 	if now {
-		r.n.budget.request(r.claim_)
+		r.n.budget.request(r.charge)
 	}
 }
 
 func (r *Receiver) begin() {
 	if r.wanted {
-		r.n.spawn(func() { r.n.budget.request(r.claim_) })
+		r.n.spawn(func() { r.n.budget.request(r.charge) })
 	}
 }
 
@@ -70,7 +69,7 @@ func (r *Receiver) credited() {
 	r.mu.Lock()
 	if r.ended {
 		r.mu.Unlock()
-		r.n.budget.release(r.claim_)
+		r.n.budget.release(r.charge)
 		return
 	}
 	r.granted, r.grantAt = true, time.Now()
@@ -274,7 +273,7 @@ func (r *Receiver) release(u *Unit) {
 func (r *Receiver) free() {
 	if (r.complete || r.ended) && r.stats.Held == 0 && !r.freed {
 		r.freed = true
-		r.n.spawn(func() { r.n.budget.release(r.claim_) })
+		r.n.spawn(func() { r.n.budget.release(r.charge) })
 	}
 }
 
