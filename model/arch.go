@@ -21,7 +21,7 @@ type arch struct {
 type mixer int
 
 const (
-	mixNone mixer = iota
+	_ mixer = iota
 	// mixMamba keeps a convolution and a state of inner_size × state_size:
 	// Mamba, Mamba-2 and gated delta nets alike.
 	mixMamba
