@@ -51,11 +51,6 @@ var layers = []row{
 	{"internal/e2e", nil, "tests only; what they import is not limited"},
 }
 
-// exempt packages are left out of every rule.
-var exempt = map[string]string{
-	"internal/depsx": "temporary: keeps the module list until the packages that use it exist",
-}
-
 // A fence says that only some packages may import a library, directly.
 type fence struct {
 	library string // import path; "path/..." includes everything below
