@@ -30,11 +30,10 @@ func TestGatewayLost(t *testing.T) {
 		name  string
 		role  string
 		point fault
-		state string // what the worker that was held says that it owns
 	}{
-		{"prefilling", "prefill", fault{Point: "prefill", N: 3, Act: "hold", Claim: "held"}, "Computing"},
-		{"handing off", "decode", fault{Point: "restore", Act: "hold", Claim: "held"}, "Receiving"},
-		{"decoding", "decode", fault{Point: "decode", N: 4, Act: "hold", Claim: "held"}, "Active"},
+		{"prefilling", "prefill", fault{Point: "prefill", N: 3, Act: "hold", Claim: "held"}},
+		{"handing off", "decode", fault{Point: "restore", Act: "hold", Claim: "held"}},
+		{"decoding", "decode", fault{Point: "decode", N: 4, Act: "hold", Claim: "held"}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			l.during(t, func() {
@@ -49,10 +48,8 @@ func TestGatewayLost(t *testing.T) {
 				l.startGateway()
 				l.await("the report of what is still owned", func() bool {
 					for _, r := range l.seen {
-						for _, o := range r.Owned {
-							if roleOf(r.Worker) == k.role && o.State == k.state {
-								return true
-							}
+						if roleOf(r.Worker) == k.role && len(r.Owned) > 0 {
+							return true
 						}
 					}
 					return false
