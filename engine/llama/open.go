@@ -159,7 +159,7 @@ func (e *Engine) learn(file *model.Model) error {
 		case l.Key > 0:
 			e.layers.base = append(e.layers.base, i)
 		}
-		if l.Recurrent > 0 {
+		if l.Conv > 0 || l.Recurrent > 0 {
 			e.layers.recurrent = append(e.layers.recurrent, i)
 		}
 		shape.NoValues = shape.NoValues && l.Value == 0
