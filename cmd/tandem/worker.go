@@ -101,9 +101,12 @@ func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, 
 	if err != nil {
 		return nil, "", err
 	}
+	if err := m.Serve(); err != nil {
+		return nil, "", err
+	}
 	if err := m.Handoff(); err != nil {
 		if !c.ColocatedOnly {
-			return nil, "", fmt.Errorf("%w (--colocated-only, or `tandem up --mode colocated`, serves it colocated)", err)
+			return nil, "", colocatedHint(err)
 		}
 		reason = err.Error()
 	} else if c.ColocatedOnly {
@@ -130,7 +133,19 @@ func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, 
 		UBatch: c.PageTokens, Threads: threads, KVType: kv, GPULayers: c.gpuLayers(),
 		Log: c.logger(a.stderr, "llama.cpp"),
 	})
-	return eng, reason, err
+	if err != nil {
+		return nil, "", err
+	}
+	// What the engine found in its own state counts more than what the file says.
+	if why := eng.Info().ColocatedOnly; why != "" && reason == "" {
+		_ = eng.Close()
+		return nil, "", colocatedHint(fmt.Errorf("the model's state cannot be handed off: %s", why))
+	}
+	return eng, reason, nil
+}
+
+func colocatedHint(err error) error {
+	return fmt.Errorf("%w (--colocated-only, or `tandem up --mode colocated`, serves it colocated)", err)
 }
 
 // defaultContext bounds a sequence where the user names no bound: enough for
