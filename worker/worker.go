@@ -293,9 +293,6 @@ func (w *Worker) shutdown() error {
 // closeLimit bounds the orderly end of the bus connection.
 const closeLimit = 2 * time.Second
 
-// wall is the wall clock at the host's time.
-func (w *Worker) wall() time.Time { return w.epoch.Add(w.now()) }
-
 // broken ends the worker: an engine that cannot be trusted must not answer.
 func (w *Worker) broken(err error) {
 	if w.fatal == nil {
