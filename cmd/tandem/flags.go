@@ -6,7 +6,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/tandem-llm/tandem/supervise"
@@ -86,6 +88,8 @@ func (f *processFlags) follow(ctx context.Context) (context.Context, func()) {
 	if !f.Supervised {
 		return ctx, func() {}
 	}
+	// Its pipes close with it. A log line must not end this process before its work is done.
+	signal.Ignore(syscall.SIGPIPE)
 	gone, stop := supervise.ParentGone(context.Background(), os.Stdin)
 	ctx, cancel := context.WithCancel(ctx)
 	context.AfterFunc(gone, cancel)
