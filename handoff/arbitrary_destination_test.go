@@ -13,7 +13,7 @@ type destinationLedger struct {
 	policy                                                   Policy
 	parts                                                    uint8
 	stream, open, quiet, done, ticket, aborted, forced, acks map[uint8]bool
-	reserved, activating, active, stepping                   bool
+	reserved, active, stepping                               bool
 	activated, released, ended                               int
 	woke                                                     time.Duration
 }

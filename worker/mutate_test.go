@@ -29,12 +29,11 @@ type forger struct {
 	node *wire.Node
 	inc  uint64
 
-	prompt  []int32
-	pages   [][]byte // one per 64 tokens
-	snap    []byte
-	refs    []state.ComponentRef
-	logits  []float32
-	stepped bool
+	prompt []int32
+	pages  [][]byte // one per 64 tokens
+	snap   []byte
+	refs   []state.ComponentRef
+	logits []float32
 }
 
 const forgedPrompt = 150

@@ -218,15 +218,6 @@ func (f *fleet) kill(name string) {
 	}
 }
 
-// signal sends a signal to a child.
-func (f *fleet) signal(name string, sig syscall.Signal) {
-	f.t.Helper()
-	pids := f.pids(name)
-	if err := syscall.Kill(pids[len(pids)-1], sig); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
 // logs returns what all processes have logged so far.
 func (f *fleet) logs() string {
 	f.mu.Lock()
