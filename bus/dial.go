@@ -93,6 +93,9 @@ func Connect(ctx context.Context, opts Options) (*Conn, error) {
 		if err := permanent(err); err != nil {
 			return nil, err
 		}
+		if attempt > 2 && ctx.Err() == nil { // a server that starts at the same time is no problem
+			c.problem(reconnectProblem(err))
+		}
 		select {
 		case <-ctx.Done():
 			return nil, &Error{Kind: ErrDisconnected, Detail: "the bus could not be reached", Cause: errors.Join(err, context.Cause(ctx))}
