@@ -109,7 +109,7 @@ func (f *processFlags) openTrace() (*os.File, error) {
 	}
 	file, err := os.OpenFile(f.TraceLifecycle, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("--trace-lifecycle: %w", err)
+		return nil, usageError{fmt.Errorf("--trace-lifecycle: %w", err)}
 	}
 	return file, nil
 }

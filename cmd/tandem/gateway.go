@@ -61,9 +61,12 @@ func (c *gatewayCmd) Run(a *app) error {
 	case c.NATS == "" && c.BusMesh == "":
 		return usageError{errors.New("--bus-mesh is missing: the embedded bus needs an identity of role bus (tandem mesh issue --role bus), or use --nats")}
 	}
+	if err := errors.Join(c.serveFlags.check(), c.gatewayFlags.check()); err != nil {
+		return err
+	}
 	ctx, done := c.follow(a.ctx)
 	defer done()
-	id, err := mesh.Load(c.Mesh, nil)
+	id, err := c.load(mesh.RoleGateway)
 	if err != nil {
 		return err
 	}
@@ -106,18 +109,15 @@ func (c *gatewayCmd) Run(a *app) error {
 			return err
 		}
 		srv, err := bus.StartServer(bus.ServerOptions{Identity: busID, Listen: c.BusListen, Log: log})
-		if errors.Is(err, bus.ErrListen) || errors.Is(err, bus.ErrConfig) {
-			return usageError{fmt.Errorf("--bus-listen: %w", err)}
-		}
 		if err != nil {
-			return err
+			return blame("--bus-mesh or --bus-listen", err)
 		}
 		defer srv.Close()
 		opt.Server, ready.Bus = srv, srv.URL()
 	}
 	conn, err := bus.Connect(ctx, opt)
 	if err != nil {
-		return err
+		return blame("--nats", err)
 	}
 	link, err := bus.ServeGateway(conn, incarnation, g.BusHandler())
 	if err != nil {
@@ -166,7 +166,7 @@ func (c *gatewayCmd) config(ctx context.Context, a *app) (gateway.Config, error)
 		}
 		defer f.Close()
 		if cfg.Keys, err = gateway.ParseKeys(f); err != nil {
-			return cfg, fmt.Errorf("%s: %w", c.APIKeys, err)
+			return cfg, usageError{fmt.Errorf("--api-keys: %s: %w", c.APIKeys, err)}
 		}
 	}
 	return cfg, nil

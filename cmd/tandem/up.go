@@ -86,6 +86,9 @@ func (c *upCmd) check() error {
 	case c.NATS != "" && c.CA == "":
 		return errors.New("--nats needs --ca: the server must trust the same authority as this run")
 	}
+	if err := errors.Join(c.serveFlags.check(), c.engineFlags.check(), c.gatewayFlags.check(), c.dataFlags.check()); err != nil {
+		return err
+	}
 	if err := addressFree("--listen", c.Listen); err != nil {
 		return err
 	}
@@ -108,6 +111,9 @@ func addressFree(flag, addr string) error {
 func (c *upCmd) checkModel(out *progress) error {
 	m, err := model.Inspect(c.Model)
 	if err != nil {
+		return err
+	}
+	if err := errors.Join(m.Serve(), c.fits(m)); err != nil {
 		return err
 	}
 	if c.Mode != "colocated" {
@@ -161,7 +167,9 @@ func (c *upCmd) newFleet(a *app, out *progress, dir string) (*fleet, error) {
 	}
 	var ca *mesh.CA
 	if c.CA != "" {
-		ca, err = mesh.LoadCA(c.CA, nil)
+		if ca, err = mesh.LoadCA(c.CA, nil); err != nil {
+			err = usageError{fmt.Errorf("--ca: %w", err)}
+		}
 	} else {
 		ca, err = mesh.NewCA(nil, runTTL)
 	}
@@ -188,12 +196,12 @@ func (c *upCmd) newFleet(a *app, out *progress, dir string) (*fleet, error) {
 	}
 	if c.TraceDir != "" {
 		if err := os.MkdirAll(c.TraceDir, 0o755); err != nil {
-			return nil, err
+			return nil, usageError{fmt.Errorf("--trace-dir: %w", err)}
 		}
 	}
 	if c.DumpState != "" {
 		if err := os.MkdirAll(c.DumpState, 0o700); err != nil {
-			return nil, err
+			return nil, usageError{fmt.Errorf("--dump-state: %w", err)}
 		}
 	}
 	return f, nil

@@ -42,9 +42,12 @@ func (c *workerCmd) Run(a *app) error {
 	if c.Model == "" {
 		return usageError{errors.New("--model is missing: a worker serves one GGUF file")}
 	}
+	if err := errors.Join(c.serveFlags.check(), c.engineFlags.check(), c.dataFlags.check()); err != nil {
+		return err
+	}
 	ctx, done := c.follow(a.ctx)
 	defer done()
-	id, err := mesh.Load(c.Mesh, nil)
+	id, err := c.load(mesh.RoleWorker)
 	if err != nil {
 		return err
 	}
@@ -77,21 +80,22 @@ func (c *workerCmd) Run(a *app) error {
 	if c.DumpState != "" {
 		cfg.StateChecked = stateDump(c.DumpState, func(err error) { log.Error("state not dumped", "error", err) })
 	}
+	metricsAddr, err := serveMetrics(ctx, c.Metrics, metrics.Handler())
+	if err != nil {
+		_ = eng.Close()
+		return usageError{err}
+	}
 	w, err := worker.New(ctx, cfg)
 	if err != nil {
 		_ = eng.Close()
-		return err
-	}
-	metricsAddr, err := serveMetrics(ctx, c.Metrics, metrics.Handler())
-	if err != nil {
-		return usageError{err}
+		return blame("--listen, --advertise or --bus", err)
 	}
 	if c.Announce {
 		line, _ := json.Marshal(announcement{Ready: "worker", Name: id.Name(), Metrics: metricsAddr})
 		fmt.Fprintln(a.stdout, string(line))
 	}
 	log.Info("serving", "role", c.Role, "model", cfg.ModelName, "backend", eng.Info().Backend, "data", w.Endpoint().QUIC)
-	return w.Run(ctx, c.Drain)
+	return blame("--bus", w.Run(ctx, c.Drain))
 }
 
 // openEngine loads the model. reason is not empty when the worker must not take
@@ -101,7 +105,7 @@ func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, 
 	if err != nil {
 		return nil, "", err
 	}
-	if err := m.Serve(); err != nil {
+	if err := errors.Join(m.Serve(), c.fits(m)); err != nil {
 		return nil, "", err
 	}
 	if err := m.Handoff(); err != nil {
@@ -124,6 +128,7 @@ func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, 
 	if cells == 0 {
 		cells = c.Slots * c.Context
 	}
+	c.PageTokens = min(c.PageTokens, cells)
 	threads := c.Threads
 	if threads == 0 {
 		threads = runtime.NumCPU()
