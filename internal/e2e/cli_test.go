@@ -1,16 +1,19 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -156,6 +159,7 @@ func TestWrongUse(t *testing.T) {
 	model := filepath.Join(dir, "model.gguf")
 	mustRun(t, "model", "new", "--arch=llama", "--out="+model)
 	gateway := []string{"gateway", "--mesh=" + id("gateway"), "--bus-mesh=" + id("bus"), "--model=" + model}
+	worker := []string{"worker", "--role=both", "--mesh=" + id("w"), "--model=" + model, "--context=256"}
 	for _, tt := range []struct {
 		name string
 		args []string
@@ -182,6 +186,18 @@ func TestWrongUse(t *testing.T) {
 		{name: "no address", args: []string{"up", "--listen=nonsense"}, want: "choose another address with --listen"},
 		{name: "port of a gateway in use", args: append(slices.Clone(gateway), "--listen="+taken), want: "choose another address with --listen"},
 		{name: "bus port of a gateway in use", args: append(slices.Clone(gateway), "--listen=127.0.0.1:0", "--bus-listen="+taken), want: "--bus-listen: bus: cannot listen"},
+		{name: "no slots", args: []string{"up", "--slots=0"}, want: "--slots: 0 is not between 1 and 255"},
+		{name: "negative limits", args: []string{"up", "--drain=-1s", "--cells=-1", "--lanes=99", "--max-active=0"}, want: "--lanes: 99 is not between 1 and 16"},
+		{name: "context beyond the model", args: []string{"up", "--context=100000000", "--model=" + model}, want: "--context: the model was trained for 131072 tokens"},
+		{name: "no authority", args: []string{"up", "--ca=" + dir + "/none"}, want: "--ca: mesh: unusable mesh files"},
+		{name: "no directory for traces", args: []string{"up", "--trace-dir=" + model + "/x"}, want: "--trace-dir: mkdir"},
+		{name: "short key", args: append(slices.Clone(gateway), "--listen=127.0.0.1:0", "--api-keys="+file("keys", "tenant short\n")), want: "a key needs at least 16 characters"},
+		{name: "another's identity", args: []string{"gateway", "--mesh=" + id("w"), "--bus-mesh=" + id("bus"), "--model=" + model}, want: "is the identity of worker/w; one of role gateway is needed"},
+		{name: "a bus without the bus's identity", args: []string{"gateway", "--mesh=" + id("gateway"), "--bus-mesh=" + id("w"), "--model=" + model, "--listen=127.0.0.1:0"}, want: "--bus-mesh"},
+		{name: "no bus address", args: append(slices.Clone(worker), "--bus=nonsense"), want: "is not tls://host:port"},
+		{name: "port of a worker in use", args: append(slices.Clone(worker), "--bus=tls://127.0.0.1:1", "--listen="+taken), want: "is another worker using it?"},
+		{name: "metrics port of a worker in use", args: append(slices.Clone(worker), "--bus=tls://127.0.0.1:1", "--metrics="+taken), want: "--metrics: listen"},
+		{name: "no name for peers", args: append(slices.Clone(worker), "--bus=tls://127.0.0.1:1", "--listen=:0"), want: "--advertise"},
 		{name: "missing directory", args: []string{"worker", "--role=decode", "--bus=tls://127.0.0.1:1", "--mesh=" + dir + "/none"}, want: "--mesh"},
 		{name: "bad role of an identity", args: []string{"mesh", "issue", "--ca=" + id("ca"), "--role=king", "--name=x", "--dir=" + dir + "/x"}, want: "--role must be one of"},
 		{name: "bad name of an identity", args: []string{"mesh", "issue", "--ca=" + id("ca"), "--role=worker", "--name=a/b", "--dir=" + dir + "/x"}, want: "mesh:"},
@@ -241,6 +257,39 @@ func checkNoProcess(t *testing.T) {
 		}
 	}
 	t.Errorf("processes are left: %q", all)
+}
+
+// TestRefusedByThePeer: certificates of another authority end a process with the
+// reason; a bus that is not there yet is waited for, and the log says so.
+func TestRefusedByThePeer(t *testing.T) {
+	dir := t.TempDir()
+	id := meshDirs(t, filepath.Join(dir, "a"), "gateway/gateway")
+	foreign := meshDirs(t, filepath.Join(dir, "b"), "bus/bus")
+	model := filepath.Join(dir, "model.gguf")
+	mustRun(t, "model", "new", "--arch=llama", "--out="+model)
+	r := command{}.run(t, "gateway", "--mesh="+id("gateway"), "--bus-mesh="+foreign("bus"), "--model="+model, "--listen=127.0.0.1:0")
+	r.check(t, "foreign bus", 1, "not issued by this mesh's CA")
+
+	cmd := exec.Command(binary, "gateway", "--mesh="+id("gateway"), "--nats=tls://"+freePort(t), "--model="+model, "--listen=127.0.0.1:0")
+	cmd.Env = cleanEnv()
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := ""
+	for s := bufio.NewScanner(log); !strings.Contains(said, "check the bus address") && s.Scan(); said = s.Text() {
+	}
+	if said == "" {
+		t.Error("nothing is said of a bus that is not there")
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	_, _ = io.Copy(io.Discard, log)
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
+		t.Errorf("interrupted before it served anything: %v, want exit code 130", err)
+	}
 }
 
 // TestPrecedence: flag over environment over configuration file over default, and
