@@ -365,3 +365,36 @@ echo "${COMPREPLY[*]}"
 		t.Errorf("a flag with its value completes to %v", got)
 	}
 }
+
+// TestSettingsReachTheProcesses: what is said to `up` in any way reaches its
+// processes, and only through `up`: a worker that took the gateway's address for
+// its own would not start.
+func TestSettingsReachTheProcesses(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TANDEM_LISTEN", inUse(t))
+	t.Setenv("TANDEM_SLOTS", "3")
+	t.Setenv("TANDEM_ADVERTISE", "nowhere.invalid")
+	t.Setenv("TANDEM_CONFIG", writeFile(t, filepath.Join(dir, "config.yaml"), `
+model-name: named-by-file
+context: 512
+worker:
+  role: decode
+  colocated-only: true
+  listen: 192.0.2.1:1
+gateway:
+  mode: colocated
+`))
+	f := up(t)
+	if f.model != "named-by-file" {
+		t.Errorf("the model is called %q", f.model)
+	}
+	f.complete(ask{prompt: prompt(500, 1), max: 12, mode: "disaggregated"})
+	if _, err := f.try(t.Context(), ask{prompt: prompt(500, 1), max: 13}); err == nil {
+		t.Error("the context is longer than 512")
+	}
+	for _, worker := range []string{"prefill-0", "decode-0"} {
+		if n := f.metric(worker, `tandem_worker_slots{state="total"}`); n != 3 {
+			t.Errorf("%s has %v slots, want 3", worker, n)
+		}
+	}
+}
