@@ -346,6 +346,7 @@ echo "${COMPREPLY[*]}"
 		{"tandem mesh i", "init issue"},
 		{"tandem up --pre", "--prefill"},
 		{"tandem up --mode ", "auto colocated disaggregated"},
+		{"tandem up --mode =", "auto colocated disaggregated"},
 		{"tandem up --mode = c", "colocated"},
 		{"tandem worker --role d", "decode"},
 		{"tandem completion ", "bash fish zsh"},
