@@ -256,24 +256,35 @@ func (g *goClient) errors(t *testing.T) {
 		change            func(*openai.ChatCompletionNewParams)
 		opts              []option.RequestOption
 	}{
-		{"unknown model", "model_not_found", "model", http.StatusNotFound,
-			func(p *openai.ChatCompletionNewParams) { p.Model = "gpt-none" }, nil},
-		{"unsupported field", "unsupported_parameter", "tools", http.StatusBadRequest,
+		{
+			"unknown model", "model_not_found", "model", http.StatusNotFound,
+			func(p *openai.ChatCompletionNewParams) { p.Model = "gpt-none" }, nil,
+		},
+		{
+			"unsupported field", "unsupported_parameter", "tools", http.StatusBadRequest,
 			func(p *openai.ChatCompletionNewParams) {
 				p.Tools = []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{Name: "f"})}
-			}, nil},
-		{"image", "unsupported_parameter", "messages[0].content[0].type", http.StatusBadRequest,
+			}, nil,
+		},
+		{
+			"image", "unsupported_parameter", "messages[0].content[0].type", http.StatusBadRequest,
 			func(p *openai.ChatCompletionNewParams) {
 				p.Messages = []openai.ChatCompletionMessageParamUnion{openai.UserMessage([]openai.ChatCompletionContentPartUnionParam{
 					openai.ImageContentPart(openai.ChatCompletionContentPartImageImageURLParam{URL: "https://example.com/a.png"}),
 				})}
-			}, nil},
-		{"context too long", "context_length_exceeded", "messages", http.StatusBadRequest,
+			}, nil,
+		},
+		{
+			"context too long", "context_length_exceeded", "messages", http.StatusBadRequest,
 			func(p *openai.ChatCompletionNewParams) {
 				p.Messages = []openai.ChatCompletionMessageParamUnion{openai.UserMessage(strings.Repeat("long ", 2000))}
-			}, nil},
-		{"wrong key", "invalid_api_key", "", http.StatusUnauthorized,
-			func(*openai.ChatCompletionNewParams) {}, []option.RequestOption{option.WithAPIKey("wrong")}},
+			}, nil,
+		},
+		{
+			"wrong key", "invalid_api_key", "", http.StatusUnauthorized,
+			func(*openai.ChatCompletionNewParams) {},
+			[]option.RequestOption{option.WithAPIKey("wrong")},
+		},
 	} {
 		for _, stream := range []bool{false, true} {
 			p := g.chatParams()
