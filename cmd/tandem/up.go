@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -419,98 +417,4 @@ func childEnv() []string {
 		return strings.HasPrefix(v, "TANDEM_") && !strings.HasPrefix(v, install.EnvDir+"=")
 	})
 	return append(env, configEnv+"=")
-}
-
-func (f *fleet) gatewayArgs() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	c := f.cmd
-	args := append([]string{"gateway", "--announce", "--supervised", "--run-dir=" + f.dir, "--mesh=" + filepath.Join(f.dir, gatewayName)}, c.serveFlags.args()...)
-	args = append(args, c.gatewayFlags.args()...)
-	if c.NATS != "" {
-		args = append(args, "--nats="+c.NATS)
-	} else {
-		args = append(args, "--bus-mesh="+filepath.Join(f.dir, busName))
-	}
-	return append(args, f.traceArgs(gatewayName)...)
-}
-
-func (f *fleet) workerArgs(w fleetWorker) []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	c := f.cmd
-	threads := c.Threads
-	if threads == 0 {
-		threads = max(1, runtime.NumCPU()/(c.Prefill+c.Decode+c.Colocated))
-	}
-	args := append([]string{
-		"worker", "--announce", "--supervised", "--run-dir=" + f.dir, "--role=" + w.role, "--bus=" + f.bus,
-		"--mesh=" + filepath.Join(f.dir, w.name), "--metrics=127.0.0.1:0",
-	}, c.serveFlags.args()...)
-	args = append(args, c.engineFlags.args(threads)...)
-	args = append(args, c.dataFlags.args()...)
-	if c.Mode == "colocated" {
-		args = append(args, "--colocated-only")
-	}
-	if c.DumpState != "" {
-		args = append(args, "--dump-state="+c.DumpState)
-	}
-	return append(args, f.traceArgs(w.name)...)
-}
-
-func (f *fleet) traceArgs(name string) []string {
-	if f.cmd.TraceDir == "" {
-		return nil
-	}
-	return []string{"--trace-lifecycle=" + filepath.Join(f.cmd.TraceDir, name+".jsonl")}
-}
-
-// awaitReady waits until the gateway serves and has heard of all workers: one
-// that it does not know yet would be missing from the first requests.
-func (f *fleet) awaitReady(ctx context.Context) error {
-	f.mu.Lock()
-	url := "http://" + f.http + "/readyz"
-	f.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for {
-		if f.knowsWorkers(ctx, url) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the gateway is up but not ready: %w", ctx.Err())
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-}
-
-func (f *fleet) knowsWorkers(ctx context.Context, url string) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return false
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return false
-	}
-	defer resp.Body.Close()
-	var ready struct {
-		Prefill int `json:"prefill_workers"`
-		Decode  int `json:"decode_workers"`
-		Both    int `json:"both_workers"`
-	}
-	if json.NewDecoder(io.LimitReader(resp.Body, 1<<16)).Decode(&ready) != nil {
-		return false
-	}
-	return resp.StatusCode == http.StatusOK &&
-		ready.Prefill >= f.cmd.Prefill && ready.Decode >= f.cmd.Decode && ready.Both >= f.cmd.Colocated
-}
-
-// hostPort cuts the scheme off a bus URL.
-func hostPort(url string) string {
-	if _, rest, ok := strings.Cut(url, "://"); ok {
-		return rest
-	}
-	return url
 }
