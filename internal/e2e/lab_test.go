@@ -49,12 +49,16 @@ type lab struct {
 	gatewayDied bool   // at least once
 	http, bus   string // addresses for gateways and bus servers to come back at
 
+	suspect  string // process that is not at rest, while polling
 	baseline map[string]footprint
 	answers  map[string][]int32 // of solo colocated requests, by question
 	checked  []*asked           // requests that ended, to be found in the gateway's trace
 }
 
 const labModel = "m"
+
+// logEnv names a file for the log of the last lab, also of a test that passes.
+const logEnv = "TANDEM_E2E_LOG"
 
 var labWorkers = []string{"prefill-0", "prefill-1", "decode-0", "decode-1"}
 
@@ -169,11 +173,16 @@ func (l *lab) await(what string, ok func() bool) {
 func (l *lab) poll(ok func() string) {
 	l.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		l.suspect = ""
 		missing := ok()
 		if missing == "" {
 			return
 		}
 		if time.Now().After(deadline) {
+			if p := l.process(l.suspect); p != nil {
+				_ = p.cmd.Process.Signal(syscall.SIGQUIT) // its goroutines go to the log
+				<-p.exited
+			}
 			l.t.Fatalf("never: %s", missing)
 		}
 	}
@@ -229,6 +238,9 @@ func (l *lab) spawn(name string, cmd *exec.Cmd) (*process, error) {
 	l.note(func() {
 		l.running[name] = p
 		l.lives[name]++
+		if l.stopping { // stop has not seen it
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+		}
 	})
 	return p, nil
 }
@@ -362,9 +374,14 @@ func (l *lab) stop() {
 		}
 	}
 	l.supervisors.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if file := os.Getenv(logEnv); file != "" {
+		if err := os.WriteFile(file, l.log.Bytes(), 0o600); err != nil {
+			l.t.Error(err)
+		}
+	}
 	if l.t.Failed() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
 		l.t.Logf("log of the lab:\n%s", tail(l.log.String(), 30000))
 	}
 }
