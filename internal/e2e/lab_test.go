@@ -39,7 +39,8 @@ type lab struct {
 	stopping bool                           // guarded by mu
 	log      bytes.Buffer                   // guarded by mu; standard error of all processes
 	lives    map[string]int                 // guarded by mu; starts of each process
-	running  map[string]*process            // guarded by mu
+	children []*process                     // guarded by mu; all that were ever started
+	running  map[string]*process            // guarded by mu; those that are ready
 	deaths   []string                       // guarded by mu; workers that died, in order
 	failure  error                          // guarded by mu; a process that cannot start
 	seen     map[string]*buspb.Registration // guarded by mu; newest of each worker
@@ -205,6 +206,12 @@ func (l *lab) spawn(name string, cmd *exec.Cmd) (*process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
+	l.note(func() {
+		l.children = append(l.children, p)
+		if l.stopping { // stop has not seen it
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+		}
+	})
 	var reading sync.WaitGroup
 	line := make(chan []byte, 1)
 	reading.Go(func() {
@@ -238,9 +245,6 @@ func (l *lab) spawn(name string, cmd *exec.Cmd) (*process, error) {
 	l.note(func() {
 		l.running[name] = p
 		l.lives[name]++
-		if l.stopping { // stop has not seen it
-			_ = cmd.Process.Signal(syscall.SIGTERM)
-		}
 	})
 	return p, nil
 }
@@ -352,25 +356,25 @@ func (l *lab) stop() {
 	var all []*process
 	l.note(func() {
 		l.stopping = true
-		for _, p := range l.running {
-			all = append(all, p)
+		for _, p := range l.children {
+			select {
+			case <-p.exited:
+			default:
+				all = append(all, p)
+			}
 		}
 	})
-	slices.SortFunc(all, func(a, b *process) int { return strings.Compare(b.name, a.name) }) // workers first, then gateway and bus
-	for _, p := range all {
-		_ = p.cmd.Process.Signal(syscall.SIGCONT)
-		_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	}
-	for _, p := range all {
-		select {
-		case <-p.exited:
-			if p.err != nil {
-				l.t.Errorf("%s ended with %v", p.name, p.err)
+	for _, names := range [][]string{labWorkers, {"gateway"}, {"bus"}} {
+		for _, p := range all {
+			if slices.Contains(names, p.name) {
+				_ = p.cmd.Process.Signal(syscall.SIGCONT)
+				_ = p.cmd.Process.Signal(syscall.SIGTERM)
 			}
-		case <-time.After(time.Minute):
-			_ = p.cmd.Process.Signal(syscall.SIGQUIT) // its goroutines go to the log
-			<-p.exited
-			l.t.Errorf("%s did not stop", p.name)
+		}
+		for _, p := range all {
+			if slices.Contains(names, p.name) {
+				l.ended(p)
+			}
 		}
 	}
 	l.supervisors.Wait()
@@ -402,6 +406,20 @@ func (l *lab) unclaim() {
 
 // pace is the least time of a decode step while a fault is awaited.
 const pace = 50 * time.Millisecond
+
+// ended waits for the end of a process that was asked to stop.
+func (l *lab) ended(p *process) {
+	select {
+	case <-p.exited:
+		if p.err != nil && p.ready.Ready != "" {
+			l.t.Errorf("%s ended with %v", p.name, p.err)
+		}
+	case <-time.After(time.Minute):
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // its goroutines go to the log
+		<-p.exited
+		l.t.Errorf("%s did not stop", p.name)
+	}
+}
 
 // arm sets the faults of all workers of a role, which keep the pace then, and lets
 // go who was held. Of the workers with one fault one acts, once.
