@@ -68,8 +68,7 @@ func TestGatewayLost(t *testing.T) {
 			for _, a := range all {
 				l.end(a)
 			}
-			l.disarm()
-			l.workersIdle() // by their own grace: nobody tells them anything
+			l.graceEnds()
 			l.startGateway()
 			l.idle()
 			l.alone(question{prompt: prompt(400, 77), max: 12})
@@ -80,8 +79,7 @@ func TestGatewayLost(t *testing.T) {
 			all := l.crowdAnd("decode", fault{Point: "decode", N: 4, Act: "hold", Claim: "held"})
 			l.acted("held")
 			l.signal("gateway", syscall.SIGSTOP)
-			l.disarm()
-			l.workersIdle()
+			l.graceEnds()
 			l.signal("gateway", syscall.SIGCONT)
 			for _, a := range all {
 				l.wait(a)
@@ -104,10 +102,24 @@ func (l *lab) crowdAnd(role string, f fault) []*asked {
 	return append(all, l.ask(victim("disaggregated")))
 }
 
-// workersIdle waits until the workers say that they hold nothing, whatever the
-// gateway and the bus do.
-func (l *lab) workersIdle() {
+// graceEnds lets the workers go on slowly, with nobody there who tells them
+// anything, until they give up the gateway and hold nothing.
+func (l *lab) graceEnds() {
 	l.t.Helper()
+	given := func() int { // up, by the records
+		n := 0
+		for _, r := range l.workerRecords() {
+			if r.Result == handoff.Applied &&
+				(r.SourceFact != nil && r.SourceFact.Kind == handoff.FactCoordinatorLost ||
+					r.DestinationFact != nil && r.DestinationFact.Kind == handoff.FactCoordinatorLost) {
+				n++
+			}
+		}
+		return n
+	}
+	before := given()
+	l.arm("prefill")
+	l.arm("decode")
 	l.poll(func() string {
 		for _, name := range labWorkers {
 			if s := l.busy(name); s != "" {
@@ -116,6 +128,10 @@ func (l *lab) workersIdle() {
 		}
 		return ""
 	})
+	l.disarm()
+	if n := given() - before; n < 5 {
+		l.t.Errorf("the workers gave up %d handoffs, most of nine requests were expected to run", n)
+	}
 }
 
 // TestBusLost kills the external bus server mid-request, for a moment and for
@@ -132,10 +148,10 @@ func TestBusLost(t *testing.T) {
 				all := l.crowdAnd("decode", fault{Point: "decode", N: 4, Act: "hold", Claim: "held"})
 				l.acted("held")
 				l.kill("bus")
-				l.disarm()
 				if k.long {
-					l.workersIdle()
+					l.graceEnds()
 				}
+				l.disarm()
 				l.startBus()
 				whole := 0
 				for _, a := range all {
@@ -203,33 +219,40 @@ func TestClientLeaves(t *testing.T) {
 // there is none yet.
 func (l *lab) victimEnds() (source, destination handoff.Outcome) {
 	l.t.Helper()
-	files, err := filepath.Glob(filepath.Join(l.dir, "*.jsonl"))
-	if err != nil {
-		l.t.Fatal(err)
-	}
 	newest := handoff.ID{}
 	ends := map[string]handoff.Outcome{}
-	for _, file := range files {
-		if strings.HasPrefix(filepath.Base(file), "gateway") {
-			continue
+	for _, r := range l.workerRecords() {
+		if r.SourceFact != nil && victimLength(r.SourceFact.PromptTokens) && r.Handoff.Compare(newest) > 0 {
+			newest = r.Handoff
 		}
-		for _, r := range readRecords(l.t, file) {
-			if r.SourceFact != nil && victimLength(r.SourceFact.PromptTokens) && r.Handoff.Compare(newest) > 0 {
-				newest = r.Handoff
+		for _, a := range r.SourceActions {
+			if a.Kind == handoff.ActionReleaseSource {
+				ends["s"+r.Handoff.String()] = a.Outcome
 			}
-			for _, a := range r.SourceActions {
-				if a.Kind == handoff.ActionReleaseSource {
-					ends["s"+r.Handoff.String()] = a.Outcome
-				}
-			}
-			for _, a := range r.DestinationActions {
-				if a.Kind == handoff.ActionReleaseDestination {
-					ends["d"+r.Handoff.String()] = a.Outcome
-				}
+		}
+		for _, a := range r.DestinationActions {
+			if a.Kind == handoff.ActionReleaseDestination {
+				ends["d"+r.Handoff.String()] = a.Outcome
 			}
 		}
 	}
 	return ends["s"+newest.String()], ends["d"+newest.String()]
+}
+
+// workerRecords returns the records that workers wrote so far.
+func (l *lab) workerRecords() []handoff.Record {
+	l.t.Helper()
+	files, err := filepath.Glob(filepath.Join(l.dir, "*.jsonl"))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var all []handoff.Record
+	for _, file := range files {
+		if !strings.HasPrefix(filepath.Base(file), "gateway") {
+			all = append(all, readRecords(l.t, file)...)
+		}
+	}
+	return all
 }
 
 // TestSilentPeer freezes one side in the middle of a transfer: its connections are
