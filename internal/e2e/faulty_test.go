@@ -35,7 +35,6 @@ const (
 // workerSpec describes such a worker.
 type workerSpec struct {
 	Mesh, Bus, Model, Role, Trace string
-	Lane                          wire.LaneMode
 }
 
 // busSpec describes an external bus server.
@@ -138,7 +137,7 @@ func runWorker(raw string) error {
 	w, err := worker.New(ctx, worker.Config{
 		Engine: &faultyEngine{Engine: eng, faults: faults}, Identity: id, Incarnation: uint64(time.Now().UnixMilli()),
 		Role: worker.Role(spec.Role), ModelName: labModel, PageTokens: labPage, ContextTokens: labContext,
-		Wire: wire.Config{Addr: "127.0.0.1:0", Lane: spec.Lane, Lanes: 2, Timeouts: labWire}, Bus: bus.Options{URL: spec.Bus},
+		Wire: wire.Config{Addr: "127.0.0.1:0", Lanes: 2, Timeouts: labWire}, Bus: bus.Options{URL: spec.Bus},
 		GatewayGrace: labGrace, Quarantine: 2 * time.Second,
 		Log:     slog.New(slog.NewTextHandler(os.Stderr, nil)).With("process", id.Name()),
 		Metrics: metrics, Events: events,

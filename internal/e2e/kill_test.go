@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/handoff"
-	"github.com/tandem-llm/tandem/wire"
 )
 
 // killPoint is one place where a worker is killed with SIGKILL.
@@ -61,31 +60,13 @@ var killPoints = []killPoint{
 // anywhere, and the recorded facts of all lives of all processes, replayed, lead
 // to the same states and actions.
 func TestKills(t *testing.T) {
-	l := newLab(t, labOptions{})
+	l := newLab(t, false)
 	for _, k := range killPoints {
-		if !l.run(t, k) {
+		if !t.Run(k.name, func(t *testing.T) { l.during(t, func() { l.killAt(k) }) }) && t.Failed() {
 			break // what follows would only repeat it
 		}
 	}
 	l.replay()
-}
-
-// TestKillsOverQUIC does the same where the lanes matter most and are QUIC streams.
-func TestKillsOverQUIC(t *testing.T) {
-	l := newLab(t, labOptions{lane: wire.LaneQUIC})
-	for _, k := range killPoints {
-		switch k.name {
-		case "source exporting", "source exporting the snapshot", "destination receiving", "destination draining":
-			if !l.run(t, k) {
-				return
-			}
-		}
-	}
-	l.replay()
-}
-
-func (l *lab) run(t *testing.T, k killPoint) bool {
-	return t.Run(k.name, func(t *testing.T) { l.during(t, func() { l.killAt(k) }) })
 }
 
 // during runs part of a test with the lab's failures reported to it.

@@ -23,17 +23,16 @@ import (
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/mesh"
 	"github.com/tandem-llm/tandem/model/tiny"
-	"github.com/tandem-llm/tandem/wire"
 )
 
 // lab is a fleet whose processes the test starts itself: `tandem gateway`, four
 // workers that can be killed at an exact point, and perhaps a bus server.
 type lab struct {
-	t     *testing.T
-	dir   string
-	model string // file
-	labOptions
-	client *http.Client
+	t        *testing.T
+	dir      string
+	model    string // file
+	external bool   // the bus is a process of its own
+	client   *http.Client
 
 	mu       sync.Mutex
 	changed  *sync.Cond
@@ -75,22 +74,16 @@ type process struct {
 	err    error // how it ended; read after exited
 }
 
-// labOptions are what labs differ in.
-type labOptions struct {
-	external bool          // the bus is a process of its own
-	lane     wire.LaneMode // empty: as the program chooses
-}
-
 // newLab starts a lab and warms it up. It is stopped, and must stop cleanly, when
 // the test ends.
-func newLab(t *testing.T, opt labOptions) *lab {
+func newLab(t *testing.T, external bool) *lab {
 	t.Helper()
 	model, err := tiny.Cached(tiny.NemotronHMoE)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &lab{
-		t: t, dir: t.TempDir(), model: model, labOptions: opt,
+		t: t, dir: t.TempDir(), model: model, external: external,
 		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 		lives:  map[string]int{}, running: map[string]*process{}, seen: map[string]*buspb.Registration{},
 		baseline: map[string]footprint{}, answers: map[string][]int32{},
@@ -119,7 +112,7 @@ func newLab(t *testing.T, opt labOptions) *lab {
 	observer := issue(mesh.RoleGateway, "observer")
 
 	t.Cleanup(l.stop)
-	if l.external {
+	if external {
 		l.startBus()
 	}
 	l.startGateway()
@@ -308,7 +301,7 @@ func (l *lab) startGateway() {
 func (l *lab) supervise(name string) {
 	for {
 		p, err := l.spawn(name, child(workerEnv, workerSpec{
-			Mesh: filepath.Join(l.dir, name), Bus: "tls://" + l.bus, Model: l.model, Role: roleOf(name), Trace: l.trace(name), Lane: l.lane,
+			Mesh: filepath.Join(l.dir, name), Bus: "tls://" + l.bus, Model: l.model, Role: roleOf(name), Trace: l.trace(name),
 		}))
 		if err != nil {
 			l.note(func() {

@@ -25,7 +25,7 @@ func (l *lab) end(a *asked) {
 // they own for it, by its next life's word or by their own grace, come back, and
 // the next request works.
 func TestGatewayLost(t *testing.T) {
-	l := newLab(t, labOptions{})
+	l := newLab(t, false)
 	for _, k := range []struct {
 		name  string
 		role  string
@@ -138,7 +138,7 @@ func (l *lab) graceEnds() {
 // longer than the workers' patience with a silent gateway. Every request survives
 // or ends in one clear error.
 func TestBusLost(t *testing.T) {
-	l := newLab(t, labOptions{external: true})
+	l := newLab(t, true)
 	for _, k := range []struct {
 		name string
 		long bool
@@ -171,7 +171,7 @@ func TestBusLost(t *testing.T) {
 // TestClientLeaves: a client that goes away, wherever its request is, ends it on
 // both sides.
 func TestClientLeaves(t *testing.T) {
-	l := newLab(t, labOptions{})
+	l := newLab(t, false)
 	for _, k := range []struct {
 		name                string
 		role                string
@@ -259,7 +259,7 @@ func (l *lab) workerRecords() []handoff.Record {
 // up, and it says nothing. The request is answered by others, and the frozen
 // worker, when it goes on, gives everything back.
 func TestSilentPeer(t *testing.T) {
-	l := newLab(t, labOptions{})
+	l := newLab(t, false)
 	for _, k := range []struct {
 		role  string
 		point fault
