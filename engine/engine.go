@@ -124,6 +124,19 @@ type Engine interface {
 	// Unit 0 for the caller to set.
 	ExportSnapshot(seq int32, dst []byte) (int, []state.ComponentRef, error)
 
+	// ScanPage refuses a payload exactly as Import.Page would refuse its bytes, and
+	// hands visit the whole payload in consecutive pieces, each while it is still
+	// in the processor's cache: what else must read every byte, such as a digest,
+	// costs no second pass over memory. After an error visit may have seen a part
+	// only. Unlike everything else it may be called on any goroutine at any time
+	// before Close, also while the owner computes. visit may be nil and must not
+	// keep the pieces.
+	ScanPage(first, end int, payload []byte, visit func(piece []byte)) error
+
+	// ScanSnapshot is to Import.Snapshot what ScanPage is to Import.Page, for a
+	// sequence of tokens positions.
+	ScanSnapshot(tokens int, payload []byte, visit func(piece []byte)) error
+
 	// BeginImport starts the import of a sequence of tokens positions into an
 	// empty slot. The slot cannot be decoded until Commit.
 	BeginImport(seq int32, tokens int) (Import, error)
@@ -145,6 +158,12 @@ type Engine interface {
 // After any error the import is dead: its slot has been emptied, further calls
 // answer ErrImportDead and Discard does nothing.
 type Import interface {
+	// Scanned promises that every payload of this import has passed ScanPage or
+	// ScanSnapshot of this engine and was not changed since: Page and Snapshot then
+	// check what keeps the process and its neighbours' memory safe, and do not
+	// read the numbers again.
+	Scanned()
+
 	// Page takes the positions [first, end), as ExportPage wrote them. Pages may
 	// come in any order, each once and without overlap; ascending order gives
 	// the most regular memory layout. ErrPayload (with a *PayloadError) refuses

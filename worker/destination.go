@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tandem-llm/tandem/bus/buspb"
+	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
@@ -21,11 +22,10 @@ func (w *Worker) reserved(t *task) {
 	rcv, err := w.node.Expect(t.binding, wire.ReceiverEvents{
 		Open: func() error { return w.acceptStream(t) },
 		Unit: func(u *wire.Unit) {
-			// Hashed here, on the stream's goroutine, so that the owner only imports.
-			r.digester.Start(&u.Header)
-			_, _ = r.digester.Write(u.Payload)
-			digest := r.digester.Sum()
-			if !w.box.post(func() { w.importUnit(t, u, digest) }) {
+			// Hashed and looked through here, on the stream's goroutine and in one
+			// pass over the bytes, so that the owner only imports.
+			digest, err := r.scan(w.eng, u)
+			if !w.box.post(func() { w.importUnit(t, u, digest, err) }) {
 				u.Release()
 			}
 		},
@@ -90,6 +90,7 @@ func (w *Worker) startReceive(t *task) {
 		w.failReceive(t, fmt.Errorf("begin import: %w", err))
 		return
 	}
+	imp.Scanned()
 	r.imp = imp
 	key := state.DeriveKey(t.ticket, t.binding)
 	r.digester = state.NewDigester(key) // before the grant: the stream reads it only after
@@ -104,8 +105,24 @@ func (w *Worker) startReceive(t *task) {
 	r.rcv.Grant()
 }
 
-// importUnit validates one unit and puts it into the session.
-func (w *Worker) importUnit(t *task, u *wire.Unit, digest state.Digest) {
+// scan reads a unit's payload once: its digest, and whether the engine would
+// take it. It runs on the stream's goroutine.
+func (r *receiving) scan(eng engine.Engine, u *wire.Unit) (state.Digest, error) {
+	r.digester.Start(&u.Header)
+	visit := func(piece []byte) { _, _ = r.digester.Write(piece) }
+	tokens := u.Header.Tokens
+	var err error
+	if u.Header.Unit == state.UnitPage {
+		err = eng.ScanPage(int(tokens.First), int(tokens.End), u.Payload, visit)
+	} else {
+		err = eng.ScanSnapshot(int(tokens.End), u.Payload, visit)
+	}
+	return r.digester.Sum(), err
+}
+
+// importUnit puts one unit into the session; scanned is what was wrong with its
+// payload, if anything.
+func (w *Worker) importUnit(t *task, u *wire.Unit, digest state.Digest, scanned error) {
 	defer u.Release()
 	r := t.rcv
 	if r.ended || r.imp == nil {
@@ -115,6 +132,9 @@ func (w *Worker) importUnit(t *task, u *wire.Unit, digest state.Digest) {
 	size := len(u.Payload)
 	err := r.asm.Streamed(h, uint64(size), h.Checksum, digest) // the wire verified the checksum
 	began := w.now()
+	if err == nil {
+		err = scanned
+	}
 	if err == nil {
 		if h.Unit == state.UnitPage {
 			err = r.imp.Page(int(h.Tokens.First), int(h.Tokens.End), u.Payload)

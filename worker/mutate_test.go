@@ -329,7 +329,7 @@ func TestEveryComponentMatters(t *testing.T) {
 						b[r.Offset], b[r.Offset+1] = 0xff, 0x7f
 					}
 				}
-				refused("a number that is not one", "", with)
+				refused("a number that is not one", "NaN", with)
 			}
 			if len(f.snap) > 0 {
 				window := 0
@@ -344,6 +344,9 @@ func TestEveryComponentMatters(t *testing.T) {
 					with := genuine()
 					with.snapshot = func(b []byte) { flip(b, r) }
 					matters(fmt.Sprintf("%s layer %d %s", r.Kind, r.Layer, r.Part), with)
+					with = genuine()
+					with.snapshot = func(b []byte) { copy(b[r.Offset:], []byte{0xff, 0xff, 0xff, 0x7f}) }
+					refused(fmt.Sprintf("%s layer %d %s: a number that is not one", r.Kind, r.Layer, r.Part), "NaN", with)
 				}
 			}
 			with := genuine()

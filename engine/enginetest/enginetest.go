@@ -43,6 +43,7 @@ func Run(t *testing.T, open Open) {
 		{"ExportRefusals", testExportRefusals},
 		{"ImportStates", testImportStates},
 		{"ImportRefusals", testImportRefusals},
+		{"Scan", testScan},
 		{"ImportNoCells", testImportNoCells},
 		{"Interleaved", testInterleaved},
 		{"Closed", testClosed},

@@ -17,6 +17,7 @@ type transfer struct {
 	tokens int
 
 	covered  coverage
+	depth    blob.Depth
 	snapshot bool
 	dead     bool // over: committed, discarded or failed
 }
@@ -39,10 +40,40 @@ func (e *Engine) BeginImport(seq int32, tokens int) (engine.Import, error) {
 	case tokens > e.info.ContextTokens:
 		return nil, fmt.Errorf("%w: an import of %d tokens, at most %d fit", engine.ErrContext, tokens, e.info.ContextTokens)
 	}
-	t := &transfer{e: e, seq: seq, tokens: tokens}
+	t := &transfer{e: e, seq: seq, tokens: tokens, depth: e.depth}
 	s.importing = t
 	return t, nil
 }
+
+// ScanPage implements engine.Engine.
+func (e *Engine) ScanPage(first, end int, payload []byte, visit func(piece []byte)) error {
+	if e.schema == nil {
+		return fmt.Errorf("%w: %s", engine.ErrUnsupported, e.info.ColocatedOnly)
+	}
+	if !e.schema.Memory.Attention() {
+		return fmt.Errorf("%w: a %v memory has no pages", engine.ErrUnsupported, e.schema.Memory)
+	}
+	if first < 0 || first >= end {
+		return fmt.Errorf("%w: [%d,%d)", engine.ErrCoverage, first, end)
+	}
+	var scratch blob.Scratch // the engine's own belongs to the owner
+	return e.payloadError("page", e.schema.ScanPage(payload, first, end, e.depth, &scratch, visit))
+}
+
+// ScanSnapshot implements engine.Engine.
+func (e *Engine) ScanSnapshot(tokens int, payload []byte, visit func(piece []byte)) error {
+	if e.schema == nil {
+		return fmt.Errorf("%w: %s", engine.ErrUnsupported, e.info.ColocatedOnly)
+	}
+	if e.schema.Memory == blob.Dense {
+		return fmt.Errorf("%w: a %v memory has no snapshot", engine.ErrUnsupported, e.schema.Memory)
+	}
+	var scratch blob.Scratch
+	return e.payloadError("snapshot", e.schema.ScanSnapshot(payload, tokens, e.depth, &scratch, visit))
+}
+
+// Scanned implements engine.Import.
+func (t *transfer) Scanned() { t.depth = blob.Structure }
 
 // enter begins every method of a transfer.
 func (t *transfer) enter() error {
@@ -84,7 +115,7 @@ func (t *transfer) Page(first, end int, payload []byte) error {
 	if first < 0 || first >= end || end > t.tokens || t.snapshot || !t.covered.add(first, end) {
 		return t.fail(fmt.Errorf("%w: [%d,%d) of %d", engine.ErrCoverage, first, end, t.tokens))
 	}
-	if err := e.schema.CheckPage(payload, first, end, e.depth, &e.scratch); err != nil {
+	if err := e.schema.CheckPage(payload, first, end, t.depth, &e.scratch); err != nil {
 		return t.fail(e.payloadError("page", err))
 	}
 	// A set replaces what the sequence holds, so pages are set into T and
@@ -119,7 +150,7 @@ func (t *transfer) Snapshot(payload []byte) error {
 	case m.Attention() && !t.covered.full(t.tokens):
 		return t.fail(fmt.Errorf("%w: the snapshot came before the last page", engine.ErrOutOfOrder))
 	}
-	if err := e.schema.CheckSnapshot(payload, t.tokens, e.depth, &e.scratch); err != nil {
+	if err := e.schema.CheckSnapshot(payload, t.tokens, t.depth, &e.scratch); err != nil {
 		return t.fail(e.payloadError("snapshot", err))
 	}
 	if n := e.native.stateSet(payload, t.seq, statePartial); n != len(payload) {
@@ -165,7 +196,7 @@ func (t *transfer) Discard() error {
 	return t.e.drop(t.seq)
 }
 
-// payloadError translates a blob's fault.
+// payloadError translates a blob's fault; nil stays nil.
 func (e *Engine) payloadError(unit string, err error) error {
 	var f *blob.Error
 	if !errors.As(err, &f) {

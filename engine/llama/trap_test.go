@@ -242,9 +242,17 @@ func TestNonFiniteIsRefused(t *testing.T) {
 							return b
 						})
 						g.refuses(t, r.name, r.kind, x)
-						var p *engine.PayloadError
-						if errors.As(enginetest.Import(g, 0, x), &p) && p.Layer != r.layer {
-							t.Errorf("%s: layer %d, expected %d", r.name, p.Layer, r.layer)
+						scan := func() error {
+							if page < 0 {
+								return g.ScanSnapshot(x.Tokens, x.Snapshot, nil)
+							}
+							return g.ScanPage(x.Pages[page].First, x.Pages[page].End, x.Pages[page].Payload, nil)
+						}
+						for _, err := range []error{enginetest.Import(g, 0, x), scan()} {
+							var p *engine.PayloadError
+							if !errors.As(err, &p) || p.Layer != r.layer {
+								t.Errorf("%s: %v, expected a refusal of layer %d", r.name, err, r.layer)
+							}
 						}
 					}
 				}
