@@ -14,6 +14,7 @@ type Gateway struct {
 	retries, tokens, statuses     *prometheus.CounterVec
 	queued, active, workers, bus  *prometheus.GaugeVec
 	ttft, tpot, itl, total, queue *prometheus.HistogramVec
+	attribution
 }
 
 // NewGateway makes the metrics of a gateway of that version.
@@ -35,6 +36,7 @@ func NewGateway(version string) *Gateway {
 	g.tpot = r.histogram("tandem_tpot_seconds", "Mean time per output token after the first, of one ended request.", requestBuckets, "mode")
 	g.itl = r.histogram("tandem_itl_seconds", "Time between consecutive tokens of a request at the gateway.", requestBuckets, "mode")
 	g.total = r.histogram("tandem_request_seconds", "Arrival of a request to its end.", requestBuckets, "mode")
+	g.attribution = newAttribution(r)
 	for _, role := range []string{"prefill", "decode", "both"} {
 		g.workers.WithLabelValues(role)
 	}

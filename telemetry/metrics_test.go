@@ -3,6 +3,7 @@ package telemetry
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"io"
 	"net/http/httptest"
 	"os"
@@ -83,6 +84,20 @@ func TestGatewayMetricsGolden(t *testing.T) {
 	g.PerToken(Disaggregated, 12*time.Millisecond)
 	g.Workers(1, 2, 3)
 	g.BusConnected(true)
+	g.SetSLO(SLO{TTFT: 100 * time.Millisecond, TPOT: 20 * time.Millisecond})
+	h := sample()
+	h.Request.SLO = g.Judged(&h.Request)
+	h.Summarize()
+	g.Handoff(h)
+	g.Judged(&Request{Outcome: Cancelled})
+	g.Judged(&Request{Outcome: Stopped, TTFT: time.Millisecond, TPOT: time.Millisecond, Completion: 9})
+	whole := &Handoff{
+		Mode: Colocated, Chosen: ChosenFallback, Ending: EndedColocated, Attempt: 2, Target: TargetNone,
+		Source: Part{Slot: time.Millisecond, Prompted: 5 * time.Millisecond, Prompt: 10, Cached: 4, Computed: 6, Stream: Stream{Lane: "a lane of another release"}},
+	}
+	g.Handoff(whole)
+	g.Spans(SpansExported, 12)
+	g.Spans(SpansDropped, 3)
 	golden(t, "gateway.metrics", scrape(t, g.registry))
 }
 
@@ -98,7 +113,7 @@ func TestWorkerMetricsGolden(t *testing.T) {
 	w.Computed(Prefill, 64)
 	w.Computed(Decode, 3)
 	w.Step(64)
-	for _, s := range stages {
+	for _, s := range workerStages {
 		w.Took(s, time.Millisecond)
 	}
 	w.Cells(Capacity{Total: 100, Active: 10, Pinned: 20, Reserved: 30})
@@ -126,14 +141,68 @@ func TestProcessMetricsServed(t *testing.T) {
 	}
 }
 
+const (
+	telemetryDoc = "../docs/telemetry.md"
+	docBegin     = "<!-- metrics: this part is generated; go test ./telemetry -update -->\n"
+	docEnd       = "<!-- /metrics -->\n"
+)
+
+// TestMetricsDocument keeps the list in docs/telemetry.md equal to the definitions.
+func TestMetricsDocument(t *testing.T) {
+	raw, err := os.ReadFile(telemetryDoc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(raw), docBegin)
+	got, after, ok2 := strings.Cut(rest, docEnd)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no generated part", telemetryDoc)
+	}
+	var want strings.Builder
+	for _, list := range []struct {
+		title string
+		defs  []Definition
+	}{{"Of a gateway", NewGateway("").Definitions()}, {"Of a worker", NewWorker("", "").Definitions()}} {
+		fmt.Fprintf(&want, "\n### %s\n\n| name | type | labels | meaning |\n|---|---|---|---|\n", list.title)
+		for _, d := range list.defs {
+			labels := ""
+			if len(d.Labels) > 0 {
+				labels = "`" + strings.Join(d.Labels, "`, `") + "`"
+			}
+			fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", d.Name, d.Type, labels, d.Help)
+		}
+	}
+	want.WriteString("\n")
+	if *update {
+		if err := os.WriteFile(telemetryDoc, []byte(before+docBegin+want.String()+docEnd+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if d := cmp.Diff(want.String(), got); d != "" {
+		t.Errorf("%s: go test ./telemetry -update rewrites it\n%s", telemetryDoc, d)
+	}
+	for _, s := range gatewayStages {
+		if !strings.Contains(before+after, "| `"+string(s)+"` |") {
+			t.Errorf("%s does not say what stage %s is", telemetryDoc, s)
+		}
+	}
+}
+
 // TestLabelsBounded pins the label names: none may carry what a client chose.
 func TestLabelsBounded(t *testing.T) {
 	allowed := map[string]bool{
 		"version": true, "role": true, "mode": true, "outcome": true, "reason": true, "code": true, "kind": true,
 		"result": true, "side": true, "component": true, "direction": true, "unit": true, "phase": true,
-		"state": true, "what": true, "stage": true,
+		"state": true, "what": true, "stage": true, "lane": true, "ending": true, "choice": true, "of": true, "mtp": true, "slo": true,
 	}
 	g, w := NewGateway("v1"), NewWorker("v1", "both")
+	for _, def := range append(g.Definitions(), w.Definitions()...) {
+		for _, l := range def.Labels {
+			if !allowed[l] {
+				t.Errorf("%s is defined with label %s", def.Name, l)
+			}
+		}
+	}
+	g.Handoff(sample())
 	g.RequestStarted()
 	g.RequestEnded(Disaggregated, Stopped, time.Second)
 	g.Rejected(RejectedAuth)

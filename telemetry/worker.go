@@ -44,12 +44,12 @@ func NewWorker(version, role string) *Worker {
 	w.slots = r.gauge("tandem_worker_slots", "Request slots: total, and used ones by state.", "state")
 	w.held = r.gauge("tandem_worker_held", "What handoffs hold now: sequences, streams, tickets, buffer bytes, unreleased handoffs.", "what")
 	w.mtp = r.gauge("tandem_worker_mtp_active", "1 while multi-token prediction is active; the reason says why not.", "reason")
-	w.stages = r.histogram("tandem_worker_stage_seconds", "Parts of handoffs: export and import of one unit, wire time of one handoff, commit, and the tail from last chunk to commit.", stageBuckets, "stage")
+	w.stages = r.histogram("tandem_worker_stage_seconds", "Parts of handoffs: slot wait, wire, stall, commit and tail of one handoff; export, seal, verify, wait and import of one unit.", stageBuckets, "stage")
 	w.batch = r.histogram("tandem_worker_batch_rows", "Rows in one engine step.", []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048})
 	for _, h := range helds {
 		w.held.WithLabelValues(string(h))
 	}
-	for _, s := range stages {
+	for _, s := range workerStages {
 		w.stages.WithLabelValues(string(s))
 	}
 	for _, p := range []Phase{Prefill, Decode} {
