@@ -19,6 +19,7 @@ type Engine struct {
 	log   *slog.Logger
 	model llama.Model
 	ctx   llama.Context
+	pool  llama.Threadpool // 0 with one thread
 	vocab *Vocab
 	info  engine.Info
 
@@ -230,6 +231,7 @@ func (e *Engine) free() {
 	if e.ctx != 0 {
 		_ = llama.Free(e.ctx) // fails for 0 only
 	}
+	llama.ThreadpoolFree(e.pool) // after the context that uses it; 0 does nothing
 	if e.model != 0 {
 		_ = llama.ModelFree(e.model)
 	}

@@ -278,3 +278,35 @@ func TestAllocations(t *testing.T) {
 		})
 	}
 }
+
+// The threads that compute are started with the engine and end with it: steps
+// start none, and engines that come and go leave none.
+func TestThreadsLiveWithTheEngine(t *testing.T) {
+	tasks := func() int {
+		list, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Skip("this system does not list threads")
+		}
+		return len(list)
+	}
+	const engines, threads = 8, 8
+	before := tasks()
+	for range engines {
+		o := options(t, tiny.Llama)
+		o.Threads = threads
+		e, err := Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.pool == 0 || tasks() < threads {
+			t.Errorf("an open engine has no threads of its own: %d in the process", tasks())
+		}
+		enginetest.Prefill(t, e, 0, enginetest.Prompt(e.Vocab(), 20, 1), 10, nil)
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if grown := tasks() - before; grown > engines*(threads-1)/2 {
+		t.Errorf("%d threads more after all engines were closed", grown)
+	}
+}

@@ -95,6 +95,31 @@ func modelParams(o *Options) llama.ModelParams {
 	return p
 }
 
+// threadPoll is how long, in llama.cpp's units of 131,072 looks, the threads of a
+// pool look for the next step before they sleep: a few milliseconds, which
+// outlasts the pause between two steps. llama.cpp's own 50 would keep the cores
+// busy for a tenth of a second that other processes on the machine need.
+const threadPoll = 1
+
+// attachThreads gives the context threads that live as long as it does.
+// Without them llama.cpp starts and joins its threads for every step, which takes
+// longer than a small model computes.
+func (e *Engine) attachThreads() {
+	n := llama.NThreads(e.ctx)
+	if n < 2 {
+		return
+	}
+	p := llama.ThreadpoolParamsDefault(n)
+	p.Poll = threadPoll
+	pool, err := llama.ThreadpoolNew(&p)
+	if err != nil {
+		e.log.Debug("steps start their own threads", "error", err) // slower, not wrong
+		return
+	}
+	e.pool = pool
+	llama.AttachThreadpool(e.ctx, uintptr(pool), 0)
+}
+
 func (e *Engine) openContext(o *Options) error {
 	p := llama.ContextDefaultParams()
 	p.NCtx = uint32(o.Cells)
@@ -129,6 +154,7 @@ func (e *Engine) openContext(o *Options) error {
 			Next: "choose another model",
 		}
 	}
+	e.attachThreads()
 	e.native = newNative(&e.lib.fn, ctx, mem)
 	// What llama.cpp made of the wishes is what counts from here on.
 	o.Cells = int(llama.NCtx(ctx))
