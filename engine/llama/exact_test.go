@@ -289,7 +289,7 @@ func TestThreadsLiveWithTheEngine(t *testing.T) {
 		}
 		return len(list)
 	}
-	const engines, threads = 8, 8
+	const engines, threads = 24, 2
 	before := tasks()
 	for range engines {
 		o := options(t, tiny.Llama)
