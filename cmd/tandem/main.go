@@ -37,6 +37,7 @@ type cli struct {
 	Model      modelCmd      `cmd:"" help:"Make or inspect GGUF models."`
 	Mesh       meshCmd       `cmd:"" help:"Make the certificate authority and the identities of gateways and workers."`
 	Bus        busCmd        `cmd:"" help:"Print the configuration of an external NATS server."`
+	Bench      benchCmd      `cmd:"" help:"Measure this machine, the data plane or an endpoint (docs/bench.md)."`
 	Version    versionCmd    `cmd:"" help:"Print the version, the engine build and the state schema."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for bash, zsh or fish."`
 }

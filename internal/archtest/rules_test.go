@@ -46,7 +46,10 @@ var layers = []row{
 	{"worker", []string{"core", "bus", "bus/buspb", "engine", "mesh", "telemetry", "wire"}, "hosts any engine, so it names none; HTTP is the gateway's"},
 	{"gateway", []string{"core", "api/openai", "bus", "bus/buspb", "chat", "engine", "mesh", "telemetry"}, "hosts requests; of engines it knows the vocabulary seam, of the data plane nothing"},
 
-	{"cmd/tandem", []string{"api/openai", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "supervise", "telemetry", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
+	{"bench", nil, "takes turns and reports; what is measured is the business of the packages below"},
+	{"bench/serve", []string{"bench"}, "a client of any server, so it knows none"},
+
+	{"cmd/tandem", []string{"api/openai", "bench", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "supervise", "telemetry", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
 	{"internal/archtest", nil, "tests only"},
 	{"internal/e2e", nil, "tests only; what they import is not limited"},
 }
@@ -69,9 +72,10 @@ var fences = []fence{
 	{"google.golang.org/protobuf/...", []string{"bus", "bus/buspb", "worker", "gateway"}, "the encoding of control messages, which hosts fill and read"},
 	{"github.com/prometheus/...", []string{"telemetry"}, "one definition of each metric"},
 	{"github.com/ardanlabs/jinja/...", []string{"chat"}, "templates come from model files and are hostile input"},
+	{"github.com/HdrHistogram/...", []string{"bench/serve"}, "live latencies are telemetry's"},
 	{"github.com/alecthomas/kong", []string{"cmd/tandem"}, "flags are wiring"},
 	{"go.yaml.in/yaml/...", []string{"cmd/tandem"}, "configuration files are wiring"},
-	{"net/http", []string{"api/...", "gateway", "telemetry", "cmd/tandem"}, "workers speak bus and wire, never HTTP"},
+	{"net/http", []string{"api/...", "bench/serve", "gateway", "telemetry", "cmd/tandem"}, "workers speak bus and wire, never HTTP"},
 	{"crypto/tls", []string{"mesh", "wire", "bus", "gateway", "cmd/tandem"}, "TLS settings come from mesh"},
 	{"log", nil, "log/slog is the one logger"},
 	{"testing", []string{"engine/enginetest"}, "not in what is shipped, except a suite for engines to run"},
