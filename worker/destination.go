@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/engine"
@@ -24,8 +25,10 @@ func (w *Worker) reserved(t *task) {
 		Unit: func(u *wire.Unit) {
 			// Hashed and looked through here, on the stream's goroutine and in one
 			// pass over the bytes, so that the owner only imports.
+			arrived := w.now()
 			digest, err := r.scan(w.eng, u)
-			if !w.box.post(func() { w.importUnit(t, u, digest, err) }) {
+			checked := w.now()
+			if !w.box.post(func() { w.importUnit(t, u, digest, err, arrived, checked) }) {
 				u.Release()
 			}
 		},
@@ -102,6 +105,7 @@ func (w *Worker) startReceive(t *task) {
 		w.failReceive(t, err)
 		return
 	}
+	once(&t.m.granted, w.now())
 	r.rcv.Grant()
 }
 
@@ -121,8 +125,8 @@ func (r *receiving) scan(eng engine.Engine, u *wire.Unit) (state.Digest, error) 
 }
 
 // importUnit puts one unit into the session; scanned is what was wrong with its
-// payload, if anything.
-func (w *Worker) importUnit(t *task, u *wire.Unit, digest state.Digest, scanned error) {
+// payload, if anything, arrived and checked are when that was looked for.
+func (w *Worker) importUnit(t *task, u *wire.Unit, digest state.Digest, scanned error, arrived, checked time.Duration) {
 	defer u.Release()
 	r := t.rcv
 	if r.ended || r.imp == nil {
@@ -146,9 +150,9 @@ func (w *Worker) importUnit(t *task, u *wire.Unit, digest state.Digest, scanned 
 		w.failReceive(t, err)
 		return
 	}
-	w.took(telemetry.StageImport, w.now()-began)
-	t.lastByte = began
+	w.imported(t, arrived, checked, began)
 	if h.Unit == state.UnitPage {
+		t.m.carried(h.Component, int64(size))
 		w.unitMoved(t, "page", h.Component.String(), size, int(h.Tokens.First), int(h.Tokens.End), false)
 	} else {
 		w.unitMoved(t, "snapshot", "", size, 0, int(h.Tokens.End), false)
@@ -171,6 +175,7 @@ func (w *Worker) manifest(t *task, raw []byte) {
 	}
 	m := r.asm.Sequence()
 	for _, ref := range m.Components {
+		t.m.carried(ref.Kind, int64(ref.Length))
 		w.moved(ref.Kind.String(), int(ref.Length), false)
 	}
 	r.manifest = m
@@ -202,6 +207,7 @@ func (w *Worker) endImport(t *task) {
 // activate turns the session into a sequence that decodes, or discards it.
 func (w *Worker) activate(t *task) {
 	r := t.rcv
+	began := w.now()
 	err := r.imp.Commit()
 	r.imp, r.ended = nil, true
 	if err == nil {
@@ -224,7 +230,9 @@ func (w *Worker) activate(t *task) {
 	r.asm, r.manifest = nil, nil
 	t.phase = phaseDecode
 	w.decoding = append(w.decoding, t)
-	w.took(telemetry.StageCommit, w.now()-t.lastByte)
+	now := w.now()
+	t.m.commit.add(began, now)
+	w.took(telemetry.StageCommit, now-t.m.complete)
 	w.later(func() {
 		if w.destination(t, handoff.DestinationFact{Kind: handoff.FactActivationApplied}) != handoff.Applied {
 			return

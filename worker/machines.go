@@ -14,6 +14,7 @@ import (
 // source tells a task's source machine one fact and executes its actions.
 func (w *Worker) source(t *task, f handoff.SourceFact) handoff.Result {
 	now := w.now()
+	t.m.fact(f.Kind, now)
 	mark := len(w.sourceActions)
 	actions, result, err := t.src.Apply(now, f, w.sourceActions)
 	w.sourceActions = actions
@@ -39,6 +40,7 @@ func (w *Worker) source(t *task, f handoff.SourceFact) handoff.Result {
 // actions.
 func (w *Worker) destination(t *task, f handoff.DestinationFact) handoff.Result {
 	now := w.now()
+	t.m.fact(f.Kind, now)
 	mark := len(w.destinationActions)
 	actions, result, err := t.dst.Apply(now, f, w.destinationActions)
 	w.destinationActions = actions

@@ -33,6 +33,11 @@ func (w *Worker) unitMoved(t *task, unit, component string, size, first, end int
 	case unit == "snapshot":
 		kind = telemetry.SnapshotImported
 	}
+	if unit == "page" {
+		t.m.pages++
+	} else {
+		t.m.snapshots++
+	}
 	w.event(telemetry.Event{Kind: kind, Handoff: t.id, Request: t.request, First: first, End: end, Bytes: int64(size)})
 	if m := w.cfg.Metrics; m != nil {
 		m.Unit(unit, out)
@@ -126,5 +131,11 @@ func (w *Worker) streamDone(t *task, s wire.Stats) {
 		return
 	}
 	w.took(telemetry.StageWire, s.Wire)
+	if m := &t.m; t.side == sideSource {
+		w.took(telemetry.StageStall, m.stall.busy)
+		if m.committed > 0 && m.prompted > 0 {
+			w.took(telemetry.StageTail, m.committed-m.prompted)
+		}
+	}
 	w.event(telemetry.Event{Kind: telemetry.StreamDone, Handoff: t.id, Request: t.request, Bytes: s.Bytes, Took: s.Wire, Detail: s.Lane})
 }

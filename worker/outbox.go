@@ -62,11 +62,12 @@ func (w *Worker) report(t *task, r report) {
 	case handoff.ReportRefused:
 		s.Body = &buspb.Status_Refused{Refused: &buspb.Refused{Never: r.never, Code: t.out.code, Message: t.out.problem}}
 	case handoff.ReportCommitted:
-		s.Body = &buspb.Status_Committed{Committed: &buspb.Committed{PromptTokens: uint32(t.prompt)}}
+		s.Body = &buspb.Status_Committed{Committed: &buspb.Committed{PromptTokens: uint32(t.prompt), Attribution: w.attribution(t)}}
 	case handoff.ReportEnded:
 		s.Body = &buspb.Status_Ended{Ended: &buspb.Ended{
 			Outcome: buspb.Outcome(r.outcome), Reason: buspb.Reason(r.reason), Never: r.never,
 			Code: t.out.code, Message: t.out.problem, ComputedTokens: t.stepped, Usage: t.usageMessage(),
+			Attribution: w.attribution(t),
 		}}
 	case handoff.ReportReleased:
 		s.Body = &buspb.Status_Released{Released: &buspb.Released{Outcome: buspb.Outcome(r.outcome), ComputedTokens: t.stepped}}

@@ -346,6 +346,7 @@ func TestHandoffBetweenTwoWorkers(t *testing.T) {
 			if len(src) == 0 || !bytes.Equal(src, restored) {
 				t.Errorf("restored state of %d bytes differs from the exported %d bytes", len(restored), len(src))
 			}
+			l.checkAttribution(a, source.info, source.eng.Paged())
 			l.idle(source)
 			l.idle(dst)
 		})

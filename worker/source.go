@@ -51,7 +51,7 @@ func (w *Worker) takeOver(t, old *task) bool {
 	} else {
 		t.gen, t.usage, old.gen = old.gen, old.usage, nil
 		t.snd.first = old.snd.first
-		t.prefillEnd = w.now()
+		w.prompted(t)
 		w.later(func() {
 			w.emit(t, t.snd.first)
 			w.pinned(t)
@@ -79,7 +79,7 @@ func (w *Worker) promptDone(t *task, logits []float32) {
 		w.failPrefill(t, err)
 		return
 	}
-	t.prefillEnd = w.now()
+	w.prompted(t)
 	w.emit(t, first)
 	if t.snd == nil {
 		t.snd = &sending{}
@@ -128,13 +128,19 @@ func (w *Worker) openStream(t *task) {
 	s := t.snd
 	post := func(fact handoff.FactKind) func() {
 		return func() {
-			w.box.post(func() { w.source(t, handoff.SourceFact{Kind: fact, Incarnation: t.binding.Destination.Incarnation}) })
+			at := w.now()
+			w.box.post(func() {
+				t.m.fact(fact, at)
+				w.source(t, handoff.SourceFact{Kind: fact, Incarnation: t.binding.Destination.Incarnation})
+			})
 		}
 	}
 	snd, err := w.node.Push(t.binding, t.endpoint, t.ticket, wire.SenderEvents{
 		Opened: post(handoff.FactStreamOpened),
 		Room: func() {
+			at := w.now()
 			w.box.post(func() {
+				once(&t.m.granted, at)
 				w.source(t, handoff.SourceFact{Kind: handoff.FactLeaseRenewed, For: w.cfg.Lease})
 				w.export(t)
 			})
@@ -211,10 +217,13 @@ func (w *Worker) exportPage(t *task, first, end int, last bool) bool {
 	size := w.eng.PageBytes(end - first)
 	buf, ok := s.snd.Buffer(size)
 	if !ok {
+		w.refusedRoom(t)
 		return false
 	}
 	began := w.now()
+	w.tookRoom(t, began)
 	n, err := w.eng.ExportPage(t.seq, first, end, buf.Bytes)
+	sealing := w.now()
 	if err == nil && n != size {
 		err = engine.ErrBuffer
 	}
@@ -227,11 +236,12 @@ func (w *Worker) exportPage(t *task, first, end int, last bool) bool {
 		w.failStream(t, err)
 		return false
 	}
-	w.took(telemetry.StageExport, w.now()-began)
+	w.exported(t, began, sealing)
 	if err := s.snd.Send(h, buf); err != nil {
 		return false // the stream ended; its own event says so
 	}
 	s.sent = end
+	t.m.carried(state.AttentionKV, int64(size))
 	w.unitMoved(t, "page", state.AttentionKV.String(), size, first, end, true)
 	return true
 }
@@ -247,25 +257,29 @@ func (w *Worker) exportFinal(t *task) error {
 		}
 		buf, ok := s.snd.Buffer(size)
 		if !ok {
+			w.refusedRoom(t)
 			return nil // Room brings us back
 		}
 		began := w.now()
+		w.tookRoom(t, began)
 		written, refs, err := w.eng.ExportSnapshot(t.seq, buf.Bytes)
 		if err != nil {
 			buf.Discard()
 			return err
 		}
 		buf.Bytes = buf.Bytes[:written]
+		sealing := w.now()
 		h, err := s.sealer.Snapshot(uint32(n), true, buf.Bytes, refs)
 		if err != nil {
 			buf.Discard()
 			return err
 		}
-		w.took(telemetry.StageExport, w.now()-began)
+		w.exported(t, began, sealing)
 		if err := s.snd.Send(h, buf); err != nil {
 			return nil
 		}
 		for _, ref := range refs {
+			t.m.carried(ref.Kind, int64(ref.Length))
 			w.moved(ref.Kind.String(), int(ref.Length), true)
 		}
 		w.unitMoved(t, "snapshot", "", written, 0, n, true)

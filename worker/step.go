@@ -83,6 +83,7 @@ func (w *Worker) admitWaiting() {
 		}
 		w.remove(&w.waiting, t)
 		t.seq, t.cells = seq, t.need
+		w.gotSlot(t)
 		w.hold(telemetry.HeldSequences, 1)
 		if t.side == sideSource {
 			t.phase = phasePrefill
@@ -116,10 +117,12 @@ func (w *Worker) prefillStep(t *task) {
 		rows = append(rows, engine.Row{Token: t.gen.history[pos], Pos: int32(pos), Seq: t.seq, Output: pos == t.prompt-1})
 	}
 	w.rows = rows
+	began := w.now()
 	if err := w.decode(rows); err != nil {
 		w.failPrefill(t, err)
 		return
 	}
+	t.m.compute.add(began, w.now())
 	w.computed(telemetry.Prefill, len(rows))
 	t.computed = end
 	t.stepped += uint64(len(rows))
@@ -134,6 +137,9 @@ func (w *Worker) prefillStep(t *task) {
 		return
 	}
 	w.promptDone(t, logits)
+	// The token is on its way before what remains is exported, which may take
+	// longer than a client's patience.
+	w.flush()
 	if t.snd != nil {
 		w.export(t)
 	}
@@ -146,6 +152,7 @@ func (w *Worker) decodeStep() {
 		rows = append(rows, engine.Row{Token: t.gen.history[t.computed], Pos: int32(t.computed), Seq: t.seq, Output: true})
 	}
 	w.rows, w.batch = rows, batch
+	began := w.now()
 	if err := w.decode(rows); err != nil {
 		for _, t := range batch {
 			w.failDecode(t, err)
@@ -153,7 +160,11 @@ func (w *Worker) decodeStep() {
 		return
 	}
 	w.computed(telemetry.Decode, len(rows))
+	ended := w.now()
 	for i, t := range batch {
+		if t.m.first.count == 0 {
+			t.m.first.add(began, ended)
+		}
 		t.computed++
 		t.stepped++
 		logits, err := w.eng.Logits(i)

@@ -45,10 +45,7 @@ type task struct {
 	rcv      *receiving
 
 	out outbox
-
-	// Times for metrics, zero until they happened.
-	prefillEnd time.Duration
-	lastByte   time.Duration
+	m   measure
 }
 
 // phase is where a task stands with the step loop.

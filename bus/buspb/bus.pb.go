@@ -5,7 +5,8 @@
 //
 // Conventions:
 //   - A handoff id is its 16 bytes.
-//   - Durations are in milliseconds and relative to the receipt of the message: clocks are not shared.
+//   - Durations are in milliseconds and relative to the receipt of the message: clocks are not shared. What was measured
+//     (Attribution) is in nanoseconds since its worker accepted the command.
 //   - Enum numbers of Side, Policy, Outcome, Reason and Finish are those of package handoff.
 //   - Tokens, pieces, stop strings and tickets are secret: never print these messages.
 //
@@ -3180,6 +3181,7 @@ func (x *StreamFailed) GetMessage() string {
 type Committed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	PromptTokens  uint32                 `protobuf:"varint,1,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	Attribution   *Attribution           `protobuf:"bytes,2,opt,name=attribution,proto3" json:"attribution,omitempty"` // so far; Ended brings the rest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3221,6 +3223,13 @@ func (x *Committed) GetPromptTokens() uint32 {
 	return 0
 }
 
+func (x *Committed) GetAttribution() *Attribution {
+	if x != nil {
+		return x.Attribution
+	}
+	return nil
+}
+
 // Ended: the handoff has its outcome on this side; memory may still be in quarantine.
 type Ended struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -3231,6 +3240,7 @@ type Ended struct {
 	Message        string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
 	ComputedTokens uint64                 `protobuf:"varint,6,opt,name=computed_tokens,json=computedTokens,proto3" json:"computed_tokens,omitempty"` // tokens that this worker computed for the handoff
 	Usage          *Usage                 `protobuf:"bytes,7,opt,name=usage,proto3" json:"usage,omitempty"`
+	Attribution    *Attribution           `protobuf:"bytes,8,opt,name=attribution,proto3" json:"attribution,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -3314,6 +3324,13 @@ func (x *Ended) GetUsage() *Usage {
 	return nil
 }
 
+func (x *Ended) GetAttribution() *Attribution {
+	if x != nil {
+		return x.Attribution
+	}
+	return nil
+}
+
 // Released: all memory of the handoff is back.
 type Released struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -3363,6 +3380,563 @@ func (x *Released) GetOutcome() Outcome {
 func (x *Released) GetComputedTokens() uint64 {
 	if x != nil {
 		return x.ComputedTokens
+	}
+	return 0
+}
+
+// Attribution is what one worker measured of one handoff: offsets since it accepted the command and durations, in
+// nanoseconds of its own clock, and counts. 0 means that something did not happen. A receiver uses it to observe and
+// decides nothing by it.
+type Attribution struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Role      string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`                             // the worker's: prefill, decode or both
+	NowNs     uint64                 `protobuf:"varint,2,opt,name=now_ns,json=nowNs,proto3" json:"now_ns,omitempty"`             // when this was written
+	SlotNs    uint64                 `protobuf:"varint,3,opt,name=slot_ns,json=slotNs,proto3" json:"slot_ns,omitempty"`          // slot and cells were there
+	OpenedNs  uint64                 `protobuf:"varint,4,opt,name=opened_ns,json=openedNs,proto3" json:"opened_ns,omitempty"`    // the stream was authenticated
+	GrantedNs uint64                 `protobuf:"varint,5,opt,name=granted_ns,json=grantedNs,proto3" json:"granted_ns,omitempty"` // credit was given
+	// Of a source.
+	PromptedNs  uint64 `protobuf:"varint,10,opt,name=prompted_ns,json=promptedNs,proto3" json:"prompted_ns,omitempty"`    // the prompt was computed and the first token sampled
+	SentNs      uint64 `protobuf:"varint,11,opt,name=sent_ns,json=sentNs,proto3" json:"sent_ns,omitempty"`                // the destination confirmed that everything arrived
+	CommittedNs uint64 `protobuf:"varint,12,opt,name=committed_ns,json=committedNs,proto3" json:"committed_ns,omitempty"` // it heard of the commit
+	Compute     *Work  `protobuf:"bytes,13,opt,name=compute,proto3" json:"compute,omitempty"`                             // prompt chunks
+	Export      *Work  `protobuf:"bytes,14,opt,name=export,proto3" json:"export,omitempty"`                               // units out of the engine
+	Seal        *Work  `protobuf:"bytes,15,opt,name=seal,proto3" json:"seal,omitempty"`                                   // checksum and keyed digest of them
+	Stall       *Work  `protobuf:"bytes,16,opt,name=stall,proto3" json:"stall,omitempty"`                                 // computed pages waiting for credit or a buffer
+	// What was done at prompted_ns: bytes exported, time of export and seal, bytes written, time that units were under way.
+	BeforeExportedBytes uint64 `protobuf:"varint,17,opt,name=before_exported_bytes,json=beforeExportedBytes,proto3" json:"before_exported_bytes,omitempty"`
+	BeforeExportNs      uint64 `protobuf:"varint,18,opt,name=before_export_ns,json=beforeExportNs,proto3" json:"before_export_ns,omitempty"`
+	BeforeSentBytes     uint64 `protobuf:"varint,19,opt,name=before_sent_bytes,json=beforeSentBytes,proto3" json:"before_sent_bytes,omitempty"`
+	BeforeWireNs        uint64 `protobuf:"varint,20,opt,name=before_wire_ns,json=beforeWireNs,proto3" json:"before_wire_ns,omitempty"`
+	// Of a destination.
+	CompleteNs     uint64            `protobuf:"varint,30,opt,name=complete_ns,json=completeNs,proto3" json:"complete_ns,omitempty"` // units and manifest are there and valid
+	ReadyNs        uint64            `protobuf:"varint,31,opt,name=ready_ns,json=readyNs,proto3" json:"ready_ns,omitempty"`          // the sequence may be decoded
+	Verify         *Work             `protobuf:"bytes,32,opt,name=verify,proto3" json:"verify,omitempty"`                            // units checked and hashed, beside the engine's thread
+	Wait           *Work             `protobuf:"bytes,33,opt,name=wait,proto3" json:"wait,omitempty"`                                // checked units waiting for the engine's thread
+	Import         *Work             `protobuf:"bytes,34,opt,name=import,proto3" json:"import,omitempty"`                            // units into the engine
+	Commit         *Work             `protobuf:"bytes,35,opt,name=commit,proto3" json:"commit,omitempty"`                            // session to sequence
+	Decode         *Work             `protobuf:"bytes,36,opt,name=decode,proto3" json:"decode,omitempty"`                            // the first step of the sequence
+	Stream         *Stream           `protobuf:"bytes,50,opt,name=stream,proto3" json:"stream,omitempty"`
+	Pages          uint32            `protobuf:"varint,51,opt,name=pages,proto3" json:"pages,omitempty"`
+	Snapshots      uint32            `protobuf:"varint,52,opt,name=snapshots,proto3" json:"snapshots,omitempty"`
+	Components     []*ComponentBytes `protobuf:"bytes,53,rep,name=components,proto3" json:"components,omitempty"`
+	PromptTokens   uint32            `protobuf:"varint,54,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`       // handed over or computed here, forced ones included
+	CachedTokens   uint32            `protobuf:"varint,55,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`       // of them, found in a prefix cache
+	ComputedTokens uint64            `protobuf:"varint,56,opt,name=computed_tokens,json=computedTokens,proto3" json:"computed_tokens,omitempty"` // that this worker's engine consumed
+	Mtp            *MTP              `protobuf:"bytes,57,opt,name=mtp,proto3" json:"mtp,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Attribution) Reset() {
+	*x = Attribution{}
+	mi := &file_bus_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Attribution) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Attribution) ProtoMessage() {}
+
+func (x *Attribution) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Attribution.ProtoReflect.Descriptor instead.
+func (*Attribution) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *Attribution) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Attribution) GetNowNs() uint64 {
+	if x != nil {
+		return x.NowNs
+	}
+	return 0
+}
+
+func (x *Attribution) GetSlotNs() uint64 {
+	if x != nil {
+		return x.SlotNs
+	}
+	return 0
+}
+
+func (x *Attribution) GetOpenedNs() uint64 {
+	if x != nil {
+		return x.OpenedNs
+	}
+	return 0
+}
+
+func (x *Attribution) GetGrantedNs() uint64 {
+	if x != nil {
+		return x.GrantedNs
+	}
+	return 0
+}
+
+func (x *Attribution) GetPromptedNs() uint64 {
+	if x != nil {
+		return x.PromptedNs
+	}
+	return 0
+}
+
+func (x *Attribution) GetSentNs() uint64 {
+	if x != nil {
+		return x.SentNs
+	}
+	return 0
+}
+
+func (x *Attribution) GetCommittedNs() uint64 {
+	if x != nil {
+		return x.CommittedNs
+	}
+	return 0
+}
+
+func (x *Attribution) GetCompute() *Work {
+	if x != nil {
+		return x.Compute
+	}
+	return nil
+}
+
+func (x *Attribution) GetExport() *Work {
+	if x != nil {
+		return x.Export
+	}
+	return nil
+}
+
+func (x *Attribution) GetSeal() *Work {
+	if x != nil {
+		return x.Seal
+	}
+	return nil
+}
+
+func (x *Attribution) GetStall() *Work {
+	if x != nil {
+		return x.Stall
+	}
+	return nil
+}
+
+func (x *Attribution) GetBeforeExportedBytes() uint64 {
+	if x != nil {
+		return x.BeforeExportedBytes
+	}
+	return 0
+}
+
+func (x *Attribution) GetBeforeExportNs() uint64 {
+	if x != nil {
+		return x.BeforeExportNs
+	}
+	return 0
+}
+
+func (x *Attribution) GetBeforeSentBytes() uint64 {
+	if x != nil {
+		return x.BeforeSentBytes
+	}
+	return 0
+}
+
+func (x *Attribution) GetBeforeWireNs() uint64 {
+	if x != nil {
+		return x.BeforeWireNs
+	}
+	return 0
+}
+
+func (x *Attribution) GetCompleteNs() uint64 {
+	if x != nil {
+		return x.CompleteNs
+	}
+	return 0
+}
+
+func (x *Attribution) GetReadyNs() uint64 {
+	if x != nil {
+		return x.ReadyNs
+	}
+	return 0
+}
+
+func (x *Attribution) GetVerify() *Work {
+	if x != nil {
+		return x.Verify
+	}
+	return nil
+}
+
+func (x *Attribution) GetWait() *Work {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+func (x *Attribution) GetImport() *Work {
+	if x != nil {
+		return x.Import
+	}
+	return nil
+}
+
+func (x *Attribution) GetCommit() *Work {
+	if x != nil {
+		return x.Commit
+	}
+	return nil
+}
+
+func (x *Attribution) GetDecode() *Work {
+	if x != nil {
+		return x.Decode
+	}
+	return nil
+}
+
+func (x *Attribution) GetStream() *Stream {
+	if x != nil {
+		return x.Stream
+	}
+	return nil
+}
+
+func (x *Attribution) GetPages() uint32 {
+	if x != nil {
+		return x.Pages
+	}
+	return 0
+}
+
+func (x *Attribution) GetSnapshots() uint32 {
+	if x != nil {
+		return x.Snapshots
+	}
+	return 0
+}
+
+func (x *Attribution) GetComponents() []*ComponentBytes {
+	if x != nil {
+		return x.Components
+	}
+	return nil
+}
+
+func (x *Attribution) GetPromptTokens() uint32 {
+	if x != nil {
+		return x.PromptTokens
+	}
+	return 0
+}
+
+func (x *Attribution) GetCachedTokens() uint32 {
+	if x != nil {
+		return x.CachedTokens
+	}
+	return 0
+}
+
+func (x *Attribution) GetComputedTokens() uint64 {
+	if x != nil {
+		return x.ComputedTokens
+	}
+	return 0
+}
+
+func (x *Attribution) GetMtp() *MTP {
+	if x != nil {
+		return x.Mtp
+	}
+	return nil
+}
+
+// Work was done in count pieces. Spans are at most eight stretches in order, neighbours joined where there were more.
+type Work struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Count         uint32                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	BusyNs        uint64                 `protobuf:"varint,2,opt,name=busy_ns,json=busyNs,proto3" json:"busy_ns,omitempty"`
+	Spans         []*Span                `protobuf:"bytes,3,rep,name=spans,proto3" json:"spans,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Work) Reset() {
+	*x = Work{}
+	mi := &file_bus_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Work) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Work) ProtoMessage() {}
+
+func (x *Work) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Work.ProtoReflect.Descriptor instead.
+func (*Work) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Work) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Work) GetBusyNs() uint64 {
+	if x != nil {
+		return x.BusyNs
+	}
+	return 0
+}
+
+func (x *Work) GetSpans() []*Span {
+	if x != nil {
+		return x.Spans
+	}
+	return nil
+}
+
+type Span struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	BeginNs       uint64                 `protobuf:"varint,1,opt,name=begin_ns,json=beginNs,proto3" json:"begin_ns,omitempty"`
+	EndNs         uint64                 `protobuf:"varint,2,opt,name=end_ns,json=endNs,proto3" json:"end_ns,omitempty"`
+	BusyNs        uint64                 `protobuf:"varint,3,opt,name=busy_ns,json=busyNs,proto3" json:"busy_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Span) Reset() {
+	*x = Span{}
+	mi := &file_bus_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Span) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Span) ProtoMessage() {}
+
+func (x *Span) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Span.ProtoReflect.Descriptor instead.
+func (*Span) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Span) GetBeginNs() uint64 {
+	if x != nil {
+		return x.BeginNs
+	}
+	return 0
+}
+
+func (x *Span) GetEndNs() uint64 {
+	if x != nil {
+		return x.EndNs
+	}
+	return 0
+}
+
+func (x *Span) GetBusyNs() uint64 {
+	if x != nil {
+		return x.BusyNs
+	}
+	return 0
+}
+
+// Stream is one side's view of the bytes between two workers.
+type Stream struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lane          string                 `protobuf:"bytes,1,opt,name=lane,proto3" json:"lane,omitempty"` // tls or quic; empty before the first byte
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Units         uint32                 `protobuf:"varint,3,opt,name=units,proto3" json:"units,omitempty"`
+	OpenNs        uint64                 `protobuf:"varint,4,opt,name=open_ns,json=openNs,proto3" json:"open_ns,omitempty"`
+	FirstByteNs   uint64                 `protobuf:"varint,5,opt,name=first_byte_ns,json=firstByteNs,proto3" json:"first_byte_ns,omitempty"`
+	BusyNs        uint64                 `protobuf:"varint,6,opt,name=busy_ns,json=busyNs,proto3" json:"busy_ns,omitempty"`
+	RttNs         uint64                 `protobuf:"varint,7,opt,name=rtt_ns,json=rttNs,proto3" json:"rtt_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Stream) Reset() {
+	*x = Stream{}
+	mi := &file_bus_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stream) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stream) ProtoMessage() {}
+
+func (x *Stream) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stream.ProtoReflect.Descriptor instead.
+func (*Stream) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Stream) GetLane() string {
+	if x != nil {
+		return x.Lane
+	}
+	return ""
+}
+
+func (x *Stream) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Stream) GetUnits() uint32 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
+}
+
+func (x *Stream) GetOpenNs() uint64 {
+	if x != nil {
+		return x.OpenNs
+	}
+	return 0
+}
+
+func (x *Stream) GetFirstByteNs() uint64 {
+	if x != nil {
+		return x.FirstByteNs
+	}
+	return 0
+}
+
+func (x *Stream) GetBusyNs() uint64 {
+	if x != nil {
+		return x.BusyNs
+	}
+	return 0
+}
+
+func (x *Stream) GetRttNs() uint64 {
+	if x != nil {
+		return x.RttNs
+	}
+	return 0
+}
+
+// ComponentBytes are payload bytes of one component; kind is package state's number.
+type ComponentBytes struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ComponentBytes) Reset() {
+	*x = ComponentBytes{}
+	mi := &file_bus_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ComponentBytes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ComponentBytes) ProtoMessage() {}
+
+func (x *ComponentBytes) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ComponentBytes.ProtoReflect.Descriptor instead.
+func (*ComponentBytes) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ComponentBytes) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *ComponentBytes) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
 	}
 	return 0
 }
@@ -3600,9 +4174,10 @@ const file_bus_proto_rawDesc = "" +
 	"\alogprob\x18\x03 \x01(\x02R\alogprob\"Q\n" +
 	"\fStreamFailed\x12'\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x13.tandem.bus.v1.CodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"0\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"n\n" +
 	"\tCommitted\x12#\n" +
-	"\rprompt_tokens\x18\x01 \x01(\rR\fpromptTokens\"\x96\x02\n" +
+	"\rprompt_tokens\x18\x01 \x01(\rR\fpromptTokens\x12<\n" +
+	"\vattribution\x18\x02 \x01(\v2\x1a.tandem.bus.v1.AttributionR\vattribution\"\xd4\x02\n" +
 	"\x05Ended\x120\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x16.tandem.bus.v1.OutcomeR\aoutcome\x12-\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x15.tandem.bus.v1.ReasonR\x06reason\x12\x14\n" +
@@ -3610,10 +4185,68 @@ const file_bus_proto_rawDesc = "" +
 	"\x04code\x18\x04 \x01(\x0e2\x13.tandem.bus.v1.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x12'\n" +
 	"\x0fcomputed_tokens\x18\x06 \x01(\x04R\x0ecomputedTokens\x12*\n" +
-	"\x05usage\x18\a \x01(\v2\x14.tandem.bus.v1.UsageR\x05usage\"e\n" +
+	"\x05usage\x18\a \x01(\v2\x14.tandem.bus.v1.UsageR\x05usage\x12<\n" +
+	"\vattribution\x18\b \x01(\v2\x1a.tandem.bus.v1.AttributionR\vattribution\"e\n" +
 	"\bReleased\x120\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x16.tandem.bus.v1.OutcomeR\aoutcome\x12'\n" +
-	"\x0fcomputed_tokens\x18\x02 \x01(\x04R\x0ecomputedTokens*C\n" +
+	"\x0fcomputed_tokens\x18\x02 \x01(\x04R\x0ecomputedTokens\"\x9e\t\n" +
+	"\vAttribution\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x15\n" +
+	"\x06now_ns\x18\x02 \x01(\x04R\x05nowNs\x12\x17\n" +
+	"\aslot_ns\x18\x03 \x01(\x04R\x06slotNs\x12\x1b\n" +
+	"\topened_ns\x18\x04 \x01(\x04R\bopenedNs\x12\x1d\n" +
+	"\n" +
+	"granted_ns\x18\x05 \x01(\x04R\tgrantedNs\x12\x1f\n" +
+	"\vprompted_ns\x18\n" +
+	" \x01(\x04R\n" +
+	"promptedNs\x12\x17\n" +
+	"\asent_ns\x18\v \x01(\x04R\x06sentNs\x12!\n" +
+	"\fcommitted_ns\x18\f \x01(\x04R\vcommittedNs\x12-\n" +
+	"\acompute\x18\r \x01(\v2\x13.tandem.bus.v1.WorkR\acompute\x12+\n" +
+	"\x06export\x18\x0e \x01(\v2\x13.tandem.bus.v1.WorkR\x06export\x12'\n" +
+	"\x04seal\x18\x0f \x01(\v2\x13.tandem.bus.v1.WorkR\x04seal\x12)\n" +
+	"\x05stall\x18\x10 \x01(\v2\x13.tandem.bus.v1.WorkR\x05stall\x122\n" +
+	"\x15before_exported_bytes\x18\x11 \x01(\x04R\x13beforeExportedBytes\x12(\n" +
+	"\x10before_export_ns\x18\x12 \x01(\x04R\x0ebeforeExportNs\x12*\n" +
+	"\x11before_sent_bytes\x18\x13 \x01(\x04R\x0fbeforeSentBytes\x12$\n" +
+	"\x0ebefore_wire_ns\x18\x14 \x01(\x04R\fbeforeWireNs\x12\x1f\n" +
+	"\vcomplete_ns\x18\x1e \x01(\x04R\n" +
+	"completeNs\x12\x19\n" +
+	"\bready_ns\x18\x1f \x01(\x04R\areadyNs\x12+\n" +
+	"\x06verify\x18  \x01(\v2\x13.tandem.bus.v1.WorkR\x06verify\x12'\n" +
+	"\x04wait\x18! \x01(\v2\x13.tandem.bus.v1.WorkR\x04wait\x12+\n" +
+	"\x06import\x18\" \x01(\v2\x13.tandem.bus.v1.WorkR\x06import\x12+\n" +
+	"\x06commit\x18# \x01(\v2\x13.tandem.bus.v1.WorkR\x06commit\x12+\n" +
+	"\x06decode\x18$ \x01(\v2\x13.tandem.bus.v1.WorkR\x06decode\x12-\n" +
+	"\x06stream\x182 \x01(\v2\x15.tandem.bus.v1.StreamR\x06stream\x12\x14\n" +
+	"\x05pages\x183 \x01(\rR\x05pages\x12\x1c\n" +
+	"\tsnapshots\x184 \x01(\rR\tsnapshots\x12=\n" +
+	"\n" +
+	"components\x185 \x03(\v2\x1d.tandem.bus.v1.ComponentBytesR\n" +
+	"components\x12#\n" +
+	"\rprompt_tokens\x186 \x01(\rR\fpromptTokens\x12#\n" +
+	"\rcached_tokens\x187 \x01(\rR\fcachedTokens\x12'\n" +
+	"\x0fcomputed_tokens\x188 \x01(\x04R\x0ecomputedTokens\x12$\n" +
+	"\x03mtp\x189 \x01(\v2\x12.tandem.bus.v1.MTPR\x03mtp\"`\n" +
+	"\x04Work\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\rR\x05count\x12\x17\n" +
+	"\abusy_ns\x18\x02 \x01(\x04R\x06busyNs\x12)\n" +
+	"\x05spans\x18\x03 \x03(\v2\x13.tandem.bus.v1.SpanR\x05spans\"Q\n" +
+	"\x04Span\x12\x19\n" +
+	"\bbegin_ns\x18\x01 \x01(\x04R\abeginNs\x12\x15\n" +
+	"\x06end_ns\x18\x02 \x01(\x04R\x05endNs\x12\x17\n" +
+	"\abusy_ns\x18\x03 \x01(\x04R\x06busyNs\"\xb5\x01\n" +
+	"\x06Stream\x12\x12\n" +
+	"\x04lane\x18\x01 \x01(\tR\x04lane\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05units\x18\x03 \x01(\rR\x05units\x12\x17\n" +
+	"\aopen_ns\x18\x04 \x01(\x04R\x06openNs\x12\"\n" +
+	"\rfirst_byte_ns\x18\x05 \x01(\x04R\vfirstByteNs\x12\x17\n" +
+	"\abusy_ns\x18\x06 \x01(\x04R\x06busyNs\x12\x15\n" +
+	"\x06rtt_ns\x18\a \x01(\x04R\x05rttNs\":\n" +
+	"\x0eComponentBytes\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes*C\n" +
 	"\x04Side\x12\x14\n" +
 	"\x10SIDE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSIDE_SOURCE\x10\x01\x12\x14\n" +
@@ -3683,7 +4316,7 @@ func file_bus_proto_rawDescGZIP() []byte {
 }
 
 var file_bus_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_bus_proto_goTypes = []any{
 	(Side)(0),               // 0: tandem.bus.v1.Side
 	(Policy)(0),             // 1: tandem.bus.v1.Policy
@@ -3728,7 +4361,12 @@ var file_bus_proto_goTypes = []any{
 	(*Committed)(nil),       // 40: tandem.bus.v1.Committed
 	(*Ended)(nil),           // 41: tandem.bus.v1.Ended
 	(*Released)(nil),        // 42: tandem.bus.v1.Released
-	nil,                     // 43: tandem.bus.v1.Sampling.LogitBiasEntry
+	(*Attribution)(nil),     // 43: tandem.bus.v1.Attribution
+	(*Work)(nil),            // 44: tandem.bus.v1.Work
+	(*Span)(nil),            // 45: tandem.bus.v1.Span
+	(*Stream)(nil),          // 46: tandem.bus.v1.Stream
+	(*ComponentBytes)(nil),  // 47: tandem.bus.v1.ComponentBytes
+	nil,                     // 48: tandem.bus.v1.Sampling.LogitBiasEntry
 }
 var file_bus_proto_depIdxs = []int32{
 	13, // 0: tandem.bus.v1.Registration.mtp:type_name -> tandem.bus.v1.MTP
@@ -3751,7 +4389,7 @@ var file_bus_proto_depIdxs = []int32{
 	7,  // 17: tandem.bus.v1.Terms.destination:type_name -> tandem.bus.v1.Peer
 	16, // 18: tandem.bus.v1.Reserve.terms:type_name -> tandem.bus.v1.Terms
 	8,  // 19: tandem.bus.v1.Reserve.source_endpoint:type_name -> tandem.bus.v1.Endpoint
-	43, // 20: tandem.bus.v1.Sampling.logit_bias:type_name -> tandem.bus.v1.Sampling.LogitBiasEntry
+	48, // 20: tandem.bus.v1.Sampling.logit_bias:type_name -> tandem.bus.v1.Sampling.LogitBiasEntry
 	18, // 21: tandem.bus.v1.Generation.sampling:type_name -> tandem.bus.v1.Sampling
 	16, // 22: tandem.bus.v1.Prefill.terms:type_name -> tandem.bus.v1.Terms
 	19, // 23: tandem.bus.v1.Prefill.generation:type_name -> tandem.bus.v1.Generation
@@ -3787,16 +4425,31 @@ var file_bus_proto_depIdxs = []int32{
 	35, // 53: tandem.bus.v1.Tokens.usage:type_name -> tandem.bus.v1.Usage
 	38, // 54: tandem.bus.v1.Token.top:type_name -> tandem.bus.v1.TopToken
 	5,  // 55: tandem.bus.v1.StreamFailed.code:type_name -> tandem.bus.v1.Code
-	2,  // 56: tandem.bus.v1.Ended.outcome:type_name -> tandem.bus.v1.Outcome
-	3,  // 57: tandem.bus.v1.Ended.reason:type_name -> tandem.bus.v1.Reason
-	5,  // 58: tandem.bus.v1.Ended.code:type_name -> tandem.bus.v1.Code
-	35, // 59: tandem.bus.v1.Ended.usage:type_name -> tandem.bus.v1.Usage
-	2,  // 60: tandem.bus.v1.Released.outcome:type_name -> tandem.bus.v1.Outcome
-	61, // [61:61] is the sub-list for method output_type
-	61, // [61:61] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	43, // 56: tandem.bus.v1.Committed.attribution:type_name -> tandem.bus.v1.Attribution
+	2,  // 57: tandem.bus.v1.Ended.outcome:type_name -> tandem.bus.v1.Outcome
+	3,  // 58: tandem.bus.v1.Ended.reason:type_name -> tandem.bus.v1.Reason
+	5,  // 59: tandem.bus.v1.Ended.code:type_name -> tandem.bus.v1.Code
+	35, // 60: tandem.bus.v1.Ended.usage:type_name -> tandem.bus.v1.Usage
+	43, // 61: tandem.bus.v1.Ended.attribution:type_name -> tandem.bus.v1.Attribution
+	2,  // 62: tandem.bus.v1.Released.outcome:type_name -> tandem.bus.v1.Outcome
+	44, // 63: tandem.bus.v1.Attribution.compute:type_name -> tandem.bus.v1.Work
+	44, // 64: tandem.bus.v1.Attribution.export:type_name -> tandem.bus.v1.Work
+	44, // 65: tandem.bus.v1.Attribution.seal:type_name -> tandem.bus.v1.Work
+	44, // 66: tandem.bus.v1.Attribution.stall:type_name -> tandem.bus.v1.Work
+	44, // 67: tandem.bus.v1.Attribution.verify:type_name -> tandem.bus.v1.Work
+	44, // 68: tandem.bus.v1.Attribution.wait:type_name -> tandem.bus.v1.Work
+	44, // 69: tandem.bus.v1.Attribution.import:type_name -> tandem.bus.v1.Work
+	44, // 70: tandem.bus.v1.Attribution.commit:type_name -> tandem.bus.v1.Work
+	44, // 71: tandem.bus.v1.Attribution.decode:type_name -> tandem.bus.v1.Work
+	46, // 72: tandem.bus.v1.Attribution.stream:type_name -> tandem.bus.v1.Stream
+	47, // 73: tandem.bus.v1.Attribution.components:type_name -> tandem.bus.v1.ComponentBytes
+	13, // 74: tandem.bus.v1.Attribution.mtp:type_name -> tandem.bus.v1.MTP
+	45, // 75: tandem.bus.v1.Work.spans:type_name -> tandem.bus.v1.Span
+	76, // [76:76] is the sub-list for method output_type
+	76, // [76:76] is the sub-list for method input_type
+	76, // [76:76] is the sub-list for extension type_name
+	76, // [76:76] is the sub-list for extension extendee
+	0,  // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_bus_proto_init() }
@@ -3831,7 +4484,7 @@ func file_bus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bus_proto_rawDesc), len(file_bus_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   37,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
