@@ -33,6 +33,7 @@ var layers = []row{
 	{"gguf", nil, "reads hostile files; the less it can reach the better"},
 	{"model", []string{"gguf", "state"}, "says what a model keeps, from its file alone"},
 	{"model/tiny", []string{"gguf"}, "writes files; what they mean is model's"},
+	{"model/wide", []string{"gguf"}, "writes files, like model/tiny"},
 	{"chat", nil, "a template and messages in, a prompt out"},
 
 	{"mesh", nil, "proves who a peer is, not what it may do"},
@@ -49,7 +50,7 @@ var layers = []row{
 	{"bench", nil, "takes turns and reports; what is measured is the business of the packages below"},
 	{"bench/serve", []string{"bench"}, "a client of any server, so it knows none"},
 
-	{"cmd/tandem", []string{"api/openai", "bench", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "supervise", "telemetry", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
+	{"cmd/tandem", []string{"api/openai", "bench", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "supervise", "telemetry", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
 	{"internal/archtest", nil, "tests only"},
 	{"internal/e2e", nil, "tests only; what they import is not limited"},
 }
