@@ -23,6 +23,7 @@ func (g *Gateway) routes() http.Handler {
 	mux.HandleFunc("GET /healthz", g.healthz)
 	mux.HandleFunc("GET /readyz", g.readyz)
 	mux.Handle("GET /metrics", g.metrics.Handler())
+	mux.HandleFunc("GET /tandem/handoffs", g.recent)
 	mux.HandleFunc("/", g.unknown)
 	return g.outermost(mux)
 }
@@ -306,7 +307,7 @@ func (g *Gateway) unready() string {
 func (g *Gateway) unknown(w http.ResponseWriter, r *http.Request) {
 	known := map[string]string{
 		"/v1/chat/completions": "POST", "/v1/completions": "POST", "/v1/models": "GET",
-		"/healthz": "GET", "/readyz": "GET", "/metrics": "GET",
+		"/healthz": "GET", "/readyz": "GET", "/metrics": "GET", "/tandem/handoffs": "GET",
 	}
 	if method, ok := known[r.URL.Path]; ok {
 		w.Header().Set("Allow", method)

@@ -27,6 +27,7 @@ type request struct {
 	params    *buspb.Generation // without tokens; not changed
 	maxTokens int               // most completion tokens
 	arrival   time.Duration     // of the HTTP request
+	admitted  time.Duration
 	deadline  time.Duration
 
 	mu       sync.Mutex
@@ -52,6 +53,9 @@ type request struct {
 	failure  *openai.Error // what the client is told if the request fails
 	served   telemetry.Mode
 
+	why   telemetry.Retry    // why the next attempt is made
+	final *telemetry.Request // from the request's end until its records are published
+
 	timer  *time.Timer // reports DeadlineReached
 	timeAt time.Duration
 	placer *time.Timer // ends waiting
@@ -72,6 +76,8 @@ type attempt struct {
 	over     bool        // fenced or finished: no new command but cancel
 
 	cancelling [3]bool // a cancel is being sent, by side
+
+	record *draft // until it is published
 }
 
 // target returns the worker on a side of the attempt.
@@ -119,6 +125,7 @@ func (q *request) apply(f handoff.RequestFact) {
 		f := q.facts[0]
 		q.facts = q.facts[1:]
 		now := q.g.now()
+		q.failing(f)
 		actions, result, err := q.machine.Apply(now, f, q.actions[:0])
 		q.record(now, f, actions, result, err)
 		if err != nil {
@@ -201,6 +208,7 @@ func (q *request) place() {
 	if p.policy == handoff.Disabled {
 		q.served = telemetry.Colocated
 	}
+	q.begun(a)
 	q.apply(handoff.RequestFact{Kind: handoff.FactPlaced, Policy: p.policy, Handoff: a.id, Rebind: p.rebind})
 }
 
