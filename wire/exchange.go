@@ -209,7 +209,8 @@ func (x *exchange) attach(sess *session, st stream) (*control, error) {
 func (x *exchange) read(ctl *control) {
 	err := ctl.readLoop(x.n.cfg.ManifestBytes, x.receive)
 	var own *Error
-	if errors.As(err, &own) {
+	var end linkEnd
+	if errors.As(err, &own) && !errors.As(err, &end) {
 		x.end(ending{err: x.wrap(own), tell: &refusal{own.Code, own.Detail}})
 		// The peer is told why before the stream goes away: read on until it hung up, for a while.
 		ctl.st.SetReadDeadline(time.Now().Add(x.n.cfg.Timeouts.FirstByte))

@@ -106,6 +106,28 @@ func TestSocketsBackpressure(t *testing.T) {
 	}
 }
 
+// A destination that has everything does not fail when its source's connection ends, whichever of stream and
+// connection is seen to end first.
+func TestSocketsSourceLeaves(t *testing.T) {
+	for range 10 {
+		a, b := netNodes(t, nil)
+		f := finished(t, a, b, false)
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for noticed := false; !noticed; runtime.Gosched() {
+			f.rcv.mu.Lock()
+			noticed = f.rcv.ctl == nil || f.rcv.ended
+			f.rcv.mu.Unlock()
+		}
+		f.rcv.Abort("test over")
+		f.dst.await(t, "quiesced")
+		if f.dst.err != nil {
+			t.Fatalf("the destination failed: %v", f.dst.err)
+		}
+	}
+}
+
 // A certificate of another CA is refused, by whichever side sees it.
 func TestWrongCA(t *testing.T) {
 	ca, err := mesh.NewCA(nil, 0)

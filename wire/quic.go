@@ -134,7 +134,7 @@ type quicStream struct {
 func (s quicStream) Read(p []byte) (int, error) {
 	n, err := s.Stream.Read(p)
 	if err != nil && s.l.c.Context().Err() != nil && !isTimeout(err) {
-		err = s.l.cause()
+		err = linkEnd{s.l.cause()}
 	} else if c := new(quic.TransportError); errors.As(err, &c) {
 		err = s.l.why(err) // the stream may know before the connection's context does
 	}

@@ -76,3 +76,10 @@ type lane interface {
 	// export is link.export, of this connection.
 	export(label string, n int) ([]byte, error)
 }
+
+// linkEnd is what a stream's Read returns when its connection ended, with the reason: an [*Error] that is not about what
+// the peer said on the stream.
+type linkEnd struct{ error }
+
+// Unwrap returns the reason.
+func (e linkEnd) Unwrap() error { return e.error }
