@@ -49,6 +49,7 @@ var layers = []row{
 
 	{"bench", nil, "takes turns and reports; what is measured is the business of the packages below"},
 	{"bench/serve", []string{"bench"}, "a client of any server, so it knows none"},
+	{"pair", []string{"engine", "engine/llama", "handoff", "mesh", "sample", "state", "wire"}, "two processes and the data plane between them, driven by hand: no bus, no policy, no machine"},
 
 	{"cmd/tandem", []string{"api/openai", "bench", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "supervise", "telemetry", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
 	{"internal/archtest", nil, "tests only"},
