@@ -69,8 +69,12 @@ func TestAlternate(t *testing.T) {
 // What one side cannot measure is missing there, and there is no ratio; nor of
 // nothing, nor of counts.
 func TestMissingFigures(t *testing.T) {
-	a := Side{"A", func(context.Context) ([]Figure, error) { return []Figure{{"x", "s", 1}, {"y", "s", 0}, {"n", "", 4}}, nil }}
-	b := Side{"B", func(context.Context) ([]Figure, error) { return []Figure{{"x", "s", math.NaN()}, {"y", "s", 0}, {"n", "", 2}}, nil }}
+	a := Side{"A", func(context.Context) ([]Figure, error) {
+		return []Figure{{"x", "s", 1}, {"y", "s", 0}, {"n", "", 4}}, nil
+	}}
+	b := Side{"B", func(context.Context) ([]Figure, error) {
+		return []Figure{{"x", "s", math.NaN()}, {"y", "s", 0}, {"n", "", 2}}, nil
+	}}
 	runs, err := Alternate(t.Context(), Plan{Runs: 2}, a, b)
 	if err != nil {
 		t.Fatal(err)
