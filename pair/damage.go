@@ -101,8 +101,7 @@ func (x *sending) at(kind BoundaryKind) error {
 			return err
 		}
 	case Disconnect:
-		err := errors.Join(x.p.nodes.close(), x.p.listen())
-		if err != nil {
+		if err := x.p.Reconnect(); err != nil {
 			return err
 		}
 	}

@@ -270,6 +270,14 @@ func (p *Pair) reopen() (err error) {
 	return err
 }
 
+// Reconnect closes all connections and opens this side's data plane as a process that the child never met.
+func (p *Pair) Reconnect() error {
+	if p.info == nil {
+		return fmt.Errorf("%w: no engine is open", ErrCall)
+	}
+	return errors.Join(p.nodes.close(), p.listen())
+}
+
 // Place empties the child's engine and lays out everything but the sequence that moves.
 func (p *Pair) Place(ctx context.Context, l Layout) error {
 	_, err := p.call(ctx, request{Place: &l})
