@@ -44,6 +44,8 @@ type Moved struct {
 	// Bytes and Units are what was sent, manifest aside.
 	Bytes int64
 	Units int
+	// Early is how much of Bytes had been written by the end of Chunk's prefill.
+	Early int64
 	// First is the token that the child's first step consumes.
 	First engine.Token
 	// Open is the time from the push to the peer's answer, Export that spent in the engine (or copying an

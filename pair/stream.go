@@ -80,6 +80,7 @@ func (x *sending) compute() error {
 		return err
 	}
 	x.first, x.end = first, time.Now()
+	x.m.Early = x.snd.Stats().Bytes
 	x.m.Compute = x.end.Sub(began) - moved
 	return nil
 }
