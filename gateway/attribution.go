@@ -220,6 +220,7 @@ func (q *request) publish(force bool) {
 		g.handoffs.Add(&d.Handoff)
 		list = append(list, &d.Handoff)
 	}
+	g.cfg.Traces.Offer(q.parent, r, list)
 }
 
 // began is where a worker's clock began: as late as all that was heard of it allows, which is late by

@@ -34,7 +34,7 @@ func (r *rig) list(query string) []*telemetry.Handoff {
 	r.t.Helper()
 	w := httptest.NewRecorder()
 	r.g.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/tandem/handoffs"+query, nil))
-	var out handoffList
+	var out telemetry.HandoffList
 	if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil || w.Code != 200 {
 		r.t.Fatalf("%d %v: %s", w.Code, err, w.Body)
 	}

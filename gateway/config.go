@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
+	"github.com/tandem-llm/tandem/telemetry/otlp"
 )
 
 // Mode says how requests may be served.
@@ -76,6 +77,7 @@ type Config struct {
 	SLO telemetry.SLO // what goodput is judged by; default: nothing but answers that came to their end
 
 	Metrics *telemetry.Gateway // default: a new one
+	Traces  *otlp.Exporter     // nil: off; whoever made it closes it after Run
 	Events  *telemetry.Events  // nil: off
 	Log     *slog.Logger       // default: discards
 }

@@ -9,11 +9,6 @@ import (
 	"github.com/tandem-llm/tandem/telemetry"
 )
 
-// handoffList is the answer of GET /tandem/handoffs.
-type handoffList struct {
-	Handoffs []*telemetry.Handoff `json:"handoffs"` // newest first
-}
-
 // defaultListed is how many records are listed when no limit is given.
 const defaultListed = 100
 
@@ -40,7 +35,9 @@ func (g *Gateway) recent(w http.ResponseWriter, r *http.Request) {
 		badRequest(openai.CodeInvalidValue, "id", "'id' is the id of a handoff or of a request, as records have them.").Write(w)
 		return
 	}
-	doc, err := json.Marshal(handoffList{g.handoffs.Find(q)})
+	out := telemetry.HandoffList{Newest: g.handoffs.Newest()} // before they are read, so that none is missed
+	out.Handoffs = g.handoffs.Find(q)
+	doc, err := json.Marshal(out)
 	if err != nil {
 		errInternal().Write(w)
 		return

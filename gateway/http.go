@@ -181,6 +181,7 @@ func (g *Gateway) generate(w http.ResponseWriter, r *http.Request, e openai.Endp
 		refuse(telemetry.RejectedInvalid, oerr)
 		return
 	}
+	c.parent = g.cfg.Traces.Parent(r.Header)
 	// From here on the request may wait for long; each write sets a deadline of its own.
 	http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	leave, oerr := g.admit(r.Context(), c)

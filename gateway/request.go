@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/telemetry"
+	"github.com/tandem-llm/tandem/telemetry/otlp"
 )
 
 // request hosts one handoff.Request machine: one sample of one prompt. It has no goroutine; whoever
@@ -28,6 +29,7 @@ type request struct {
 	maxTokens int               // most completion tokens
 	arrival   time.Duration     // of the HTTP request
 	admitted  time.Duration
+	parent    otlp.Parent // the caller's span
 	deadline  time.Duration
 
 	mu       sync.Mutex

@@ -33,6 +33,7 @@ type cli struct {
 	Up         upCmd         `cmd:"" help:"Serve a model on this machine: gateway, prefill and decode worker processes, ready for a request."`
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway: HTTP API, routing, and the control bus unless --nats names one."`
 	Worker     workerCmd     `cmd:"" help:"Run one worker: an engine in the role prefill, decode or both."`
+	Handoffs   handoffsCmd   `cmd:"" help:"Show the handoffs that a gateway saw last, or a timeline of one."`
 	Engine     engineCmd     `cmd:"" help:"Install or show the llama.cpp libraries."`
 	Model      modelCmd      `cmd:"" help:"Make or inspect GGUF models."`
 	Mesh       meshCmd       `cmd:"" help:"Make the certificate authority and the identities of gateways and workers."`

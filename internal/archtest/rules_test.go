@@ -42,6 +42,7 @@ var layers = []row{
 	{"bus", []string{"bus/buspb", "handoff", "mesh", "state"}, "an adapter: carries facts and commands, decides nothing"},
 	{"api/...", []string{"handoff", "state", "text"}, "an adapter: a dialect of requests and answers, ignorant of workers"},
 	{"telemetry", []string{"handoff", "state"}, "observes; nothing may depend on what it observed"},
+	{"telemetry/timeline", []string{"handoff", "telemetry"}, "renders records for people"},
 	{"telemetry/otlp", []string{"handoff", "telemetry"}, "sends traces, and keeps what that pulls in away from workers"},
 	{"supervise", nil, "keeps processes alive, whatever they are"},
 
@@ -53,7 +54,7 @@ var layers = []row{
 	{"bench/serve", []string{"bench"}, "a client of any server, so it knows none"},
 	{"pair", []string{"engine", "engine/llama", "handoff", "mesh", "sample", "state", "wire"}, "two processes and the data plane between them, driven by hand: no bus, no policy, no machine"},
 
-	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "supervise", "telemetry", "telemetry/otlp", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
+	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
 	{"internal/archtest", nil, "tests only"},
 	{"internal/e2e", nil, "tests only; what they import is not limited"},
 }
