@@ -1,8 +1,6 @@
 package pair
 
 import (
-	"errors"
-
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/state"
 )
