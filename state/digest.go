@@ -12,7 +12,30 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // UpdateChecksum adds p to a running CRC-32C and returns it; start from 0. Feeding a payload in
 // pieces gives the same sum as feeding it whole.
-func UpdateChecksum(sum uint32, p []byte) uint32 { return crc32.Update(sum, castagnoli, p) }
+func UpdateChecksum(sum uint32, p []byte) uint32 {
+	for len(p) > checksumStep {
+		load(p[:checksumStep])
+		sum = crc32.Update(sum, castagnoli, p[:checksumStep])
+		p = p[checksumStep:]
+	}
+	return crc32.Update(sum, castagnoli, p)
+}
+
+// checksumStep is how much is brought into the first-level cache before it is summed. The sum's
+// three interleaved streams are too much for the hardware's prefetching: straight from memory they
+// run at less than half of what a read in order and a sum in cache take together.
+const checksumStep = 8 << 10
+
+// load reads one byte of every cache line.
+//
+//go:noinline
+func load(p []byte) (any byte) {
+	for len(p) >= 256 {
+		any |= p[0] | p[64] | p[128] | p[192]
+		p = p[256:]
+	}
+	return any
+}
 
 // Digest is a 32-byte BLAKE3 digest. Comparing with == is fine for identities; use Same for keyed
 // digests. It prints as a placeholder, because digests of content do not belong in logs: use Hex
