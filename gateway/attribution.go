@@ -224,12 +224,22 @@ func (q *request) publish(force bool) {
 }
 
 // began is where a worker's clock began: as late as all that was heard of it allows, which is late by
-// the quickest message, and no earlier than the command.
+// the quickest message, and no earlier than the command. What was heard are answers, reports, and the
+// first tokens, each of which came after its worker had sampled it.
 func (d *draft) began(side handoff.Role) time.Duration {
-	if d.heard[side] == 0 {
-		return d.sent[side]
+	heard := d.heard[side]
+	before := func(came, happened time.Duration) {
+		if happened > 0 && (heard == 0 || came-happened < heard) {
+			heard = came - happened
+		}
 	}
-	return max(d.sent[side], d.heard[side])
+	tokens := d.Gateway.Tokens
+	if side == handoff.RoleSource && len(tokens) > 0 {
+		before(tokens[0], d.Source.Prompted)
+	} else if side == handoff.RoleDestination && len(tokens) > 1 {
+		before(tokens[1], d.Destination.Decode.End())
+	}
+	return max(d.sent[side], heard)
 }
 
 // take fills a part with a worker's numbers, which may be anything.
@@ -247,11 +257,8 @@ func take(p *telemetry.Part, m *buspb.Attribution) {
 	}
 	s := m.GetStream()
 	p.Stream = telemetry.Stream{
-		Bytes: number(s.GetBytes()), Units: int(s.GetUnits()), Open: duration(s.GetOpenNs()),
+		Lane: telemetry.LaneName(s.GetLane()), Bytes: number(s.GetBytes()), Units: int(s.GetUnits()), Open: duration(s.GetOpenNs()),
 		FirstByte: duration(s.GetFirstByteNs()), Busy: duration(s.GetBusyNs()), RTT: duration(s.GetRttNs()),
-	}
-	if lane := s.GetLane(); lane == "tls" || lane == "quic" {
-		p.Stream.Lane = lane
 	}
 	p.Pages, p.Snapshots = int(m.GetPages()), int(m.GetSnapshots())
 	p.Prompt, p.Cached, p.Computed = int(m.GetPromptTokens()), int(m.GetCachedTokens()), int(number(m.GetComputedTokens()))

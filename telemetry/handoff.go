@@ -127,7 +127,7 @@ type Component struct {
 
 // Stream is one side's view of the bytes between two workers.
 type Stream struct {
-	Lane      string        `json:"lane"` // tls or quic; empty: no byte moved
+	Lane      string        `json:"lane"` // as LaneName has it
 	Bytes     int64         `json:"bytes"`
 	Units     int           `json:"units"`
 	Open      time.Duration `json:"open_ns"`       // dialling to the open's answer, at the side that dialled

@@ -3798,7 +3798,7 @@ func (x *Span) GetBusyNs() uint64 {
 // Stream is one side's view of the bytes between two workers.
 type Stream struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Lane          string                 `protobuf:"bytes,1,opt,name=lane,proto3" json:"lane,omitempty"` // tls or quic; empty before the first byte
+	Lane          string                 `protobuf:"bytes,1,opt,name=lane,proto3" json:"lane,omitempty"` // package wire's name of it; empty before the first byte
 	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Units         uint32                 `protobuf:"varint,3,opt,name=units,proto3" json:"units,omitempty"`
 	OpenNs        uint64                 `protobuf:"varint,4,opt,name=open_ns,json=openNs,proto3" json:"open_ns,omitempty"`

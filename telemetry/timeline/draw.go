@@ -335,7 +335,7 @@ func (d *drawing) foot() {
 		first := g.Tokens[0]
 		capped := func(t time.Duration) time.Duration { return min(t, first) }
 		d.sum("first token", first, parts(0, []step{
-			{"admission", capped(h.Request.Admitted)}, {"placing", capped(g.Placed)}, {"reserving", capped(g.Reserved)}, {"queue", capped(offset(s, s.Slot))},
+			{"admission", capped(h.Request.Admitted)}, {"placing", capped(g.Placed)}, {"reserving", capped(g.Reserved)}, {"dispatch", capped(offset(s, s.Slot))},
 			{"prefill", capped(offset(s, s.Prompted))}, {"to the gateway", first},
 		}))
 	}
