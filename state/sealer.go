@@ -25,6 +25,8 @@ type Sealer struct {
 	units    []UnitRef
 	refs     []ComponentRef
 	final    bool
+	// overChecksum: digests cover payloads by their checksums.
+	overChecksum bool
 }
 
 // NewSealer returns a sealer whose first unit has index 0.
@@ -32,11 +34,16 @@ func NewSealer(cfg SealerConfig) *Sealer {
 	return &Sealer{cfg: cfg, identity: cfg.Identity.Digest(), digester: NewDigester(cfg.Key)}
 }
 
+// OverChecksum makes the digests of units sealed from now on cover the payload by its checksum only;
+// see Digester.OverChecksum. Both sides of a link must agree on it.
+func (s *Sealer) OverChecksum() { s.overChecksum = true }
+
 // Units returns how many units were sealed.
 func (s *Sealer) Units() int { return len(s.units) }
 
 // Page makes the header of a page of the component kind over tokens, and computes the payload's
-// checksum and keyed digest: one pass each over the payload, which must not change afterwards.
+// checksum and keyed digest: one pass each over the payload, which must not change afterwards (after
+// OverChecksum one pass in all).
 // Final says that the part has no unit after it. It refuses a payload whose length is not what the
 // inventory says, and anything after the final unit; a refused unit leaves the sealer unchanged.
 func (s *Sealer) Page(kind Kind, tokens Range, final bool, payload []byte) (UnitHeader, error) {
@@ -92,9 +99,15 @@ func (s *Sealer) seal(h UnitHeader, payload []byte) (UnitHeader, error) {
 		return UnitHeader{}, err
 	}
 	h.Checksum = UpdateChecksum(0, payload)
-	s.digester.Start(&h)
-	s.digester.Write(payload)
-	s.units = append(s.units, h.ref(s.digester.Sum()))
+	var d Digest
+	if s.overChecksum {
+		d = s.digester.OverChecksum(&h)
+	} else {
+		s.digester.Start(&h)
+		s.digester.Write(payload)
+		d = s.digester.Sum()
+	}
+	s.units = append(s.units, h.ref(d))
 	s.final = h.Final
 	return h, nil
 }

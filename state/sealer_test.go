@@ -173,3 +173,41 @@ func TestDigesterStreams(t *testing.T) {
 		t.Error("checksum is not CRC-32C")
 	}
 }
+
+// A digest over the checksum follows the header, the checksum and the key, and is never one over the payload.
+func TestOverChecksum(t *testing.T) {
+	inv := testInventory(t)
+	p := make([]byte, inv[0].Bytes(8))
+	p[3] = 7
+	seal := func(s *Sealer, p []byte) (UnitHeader, Digest) {
+		h, err := s.Page(AttentionKV, Range{0, 8}, true, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h, s.units[0].Digest
+	}
+	s := newSealer(t, inv)
+	s.OverChecksum()
+	h, got := seal(s, p)
+	if want := NewDigester(testKey()).OverChecksum(&h); got != want {
+		t.Error("the sealer's digest is another one than the digester's")
+	}
+	if _, whole := seal(newSealer(t, inv), p); got == whole {
+		t.Error("it equals the digest over the payload")
+	}
+	other := h
+	other.Checksum ^= 1
+	if NewDigester(testKey()).OverChecksum(&other) == got {
+		t.Error("the checksum does not count")
+	}
+	other = h
+	other.Tokens.End++
+	if NewDigester(testKey()).OverChecksum(&other) == got {
+		t.Error("the header does not count")
+	}
+	key := testKey()
+	key[0] ^= 1
+	if NewDigester(key).OverChecksum(&h) == got {
+		t.Error("the key does not count")
+	}
+}

@@ -83,6 +83,26 @@ func bareTLS(b *testing.B, src, dst *mesh.Identity, coalesced bool) *bare {
 	return x
 }
 
+// memcopy copies pages in memory, which is what a same-host lane is compared with.
+func memcopy() *bare {
+	to := &copied{buf: make([]byte, benchRing*benchPage), done: make(chan error, 1)}
+	return &bare{w: to, done: to.done, quit: func() {}}
+}
+
+type copied struct {
+	buf   []byte
+	pages int
+	done  chan error
+}
+
+func (c *copied) Write(p []byte) (int, error) {
+	copy(c.buf[c.pages%benchRing*benchPage:], p)
+	if c.pages++; c.pages%benchPages == 0 {
+		c.done <- nil
+	}
+	return len(p), nil
+}
+
 // flushing flushes every write, as the lane does after a page.
 type flushing struct{ *tlsConn }
 
@@ -204,6 +224,7 @@ func BenchmarkLane(b *testing.B) {
 		{"tls-coalesced", LaneTLS, func(s, d *mesh.Identity) *bare { return bareTLS(b, s, d, true) }},
 		{"quic", LaneQUIC, func(s, d *mesh.Identity) *bare { return bareQUIC(b, s, d, false) }},
 		{"quic-gro", LaneQUIC, func(s, d *mesh.Identity) *bare { return bareQUIC(b, s, d, true) }},
+		{"local", LaneLocal, func(s, d *mesh.Identity) *bare { return memcopy() }},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
 			x, y := netNode(b, ca, "source", func(c *Config) { c.Lane = bb.lane }), netNode(b, ca, "destination", func(c *Config) { c.Lane = bb.lane })

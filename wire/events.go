@@ -74,14 +74,15 @@ func (o Outcome) String() string {
 type Unit struct {
 	// Header is the decoded header. Its fields beyond length and checksum are the host's to judge.
 	Header state.UnitHeader
-	// Payload is valid until Release.
+	// Payload is valid until Release. It must not be written to: on a same-host lane it is the source's memory.
 	Payload []byte
 
 	once    sync.Once
 	release func(*Unit)
+	back    func() // gives shared memory back, or nil
 }
 
-// Release zeroes and returns the buffer and gives the bytes back to the sender as credit. It never blocks, may be called
+// Release returns the buffer, which is zeroed before anybody else has it, and gives the bytes back to the sender as credit. It never blocks, may be called
 // from any goroutine, also after the handoff ended, and a second call does nothing.
 func (u *Unit) Release() {
 	u.once.Do(func() {

@@ -21,7 +21,7 @@ type Sender struct {
 	hungry  bool // Buffer said no and Room was not called since
 	queue   []outgoing
 	cur     *Buffer // the unit being written, its header is done
-	hdr     [state.HeaderSize]byte
+	hdr     [sharedSize]byte
 	off     int       // bytes of cur that are written
 	flight  int       // bytes of cur that are in the write under way
 	writing time.Time // start of the write under way in one of this handoff's buffers, or zero
@@ -200,11 +200,8 @@ func (s *Sender) onCredit(c credit) error {
 	s.credit, s.granted, s.starved = c, true, time.Time{}
 	s.sendManifest()
 	p, sess := s.pump, s.sess
-	if first {
-		s.events.push(s.onRoom)
-		if sess != nil {
-			s.n.spawn(func() { s.board(sess) })
-		}
+	if first && sess != nil {
+		s.n.spawn(func() { s.board(sess) })
 	}
 	s.mu.Unlock()
 	if p != nil {
@@ -213,7 +210,7 @@ func (s *Sender) onCredit(c credit) error {
 	return nil
 }
 
-// board takes a place on a lane.
+// board takes a place on a lane. Where buffers lie depends on the lane, so there is room only from then on.
 func (s *Sender) board(sess *session) {
 	p, err := sess.pick(s.ctx)
 	if err != nil {
@@ -233,6 +230,7 @@ func (s *Sender) board(sess *session) {
 	}
 	s.pump = p
 	s.stats.Lane = p.conn.kind()
+	s.events.push(s.onRoom)
 	s.mu.Unlock()
 	p.add(s)
 }
