@@ -51,10 +51,11 @@ var layers = []row{
 
 	{"bench", nil, "takes turns and reports; what is measured is the business of the packages below"},
 	{"bench/lane", []string{"bench", "handoff", "mesh", "state", "wire"}, "the data plane beside what it is made of; no engine, no hosts"},
+	{"bench/move", []string{"bench", "engine", "engine/llama", "model", "model/wide", "pair", "state", "wire"}, "engines and a pair of processes, without hosts"},
 	{"bench/serve", []string{"bench"}, "a client of any server, so it knows none"},
 	{"pair", []string{"engine", "engine/llama", "handoff", "mesh", "sample", "state", "wire"}, "two processes and the data plane between them, driven by hand: no bus, no policy, no machine"},
 
-	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
+	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/move", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "pair", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
 	{"internal/archtest", nil, "tests only"},
 	{"internal/e2e", nil, "tests only; what they import is not limited"},
 }
