@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
 )
@@ -87,9 +88,6 @@ func (q *request) failing(f handoff.RequestFact) {
 	if a == nil || a.over || a.record == nil || a.record.Failure != nil {
 		return
 	}
-	if f.Kind == handoff.FactWorkerLost {
-		a.record.owed[f.Side] = false
-	}
 	failure := telemetry.Failure{Code: a.record.code, Phase: f.Phase.String()}
 	switch f.Side {
 	case handoff.RoleSource:
@@ -101,6 +99,17 @@ func (q *request) failing(f handoff.RequestFact) {
 		failure.Code, failure.Phase = "worker_lost", q.phase(a, f.Side, buspb.Code_CODE_UNSPECIFIED).String()
 	}
 	a.record.Failure = &failure
+}
+
+// silenced gives up the reports of a worker that is gone.
+func (q *request) silenced(t route.Target) {
+	for _, a := range q.attempts {
+		for _, side := range []handoff.Role{handoff.RoleSource, handoff.RoleDestination} {
+			if a.record != nil && a.target(side) == t {
+				a.record.owed[side] = false
+			}
+		}
+	}
 }
 
 // codeName is a code as records and metrics spell it.

@@ -258,6 +258,7 @@ func (q *request) workerLost(t route.Target) {
 	if q.done() {
 		return
 	}
+	q.silenced(t)
 	if h := q.holder; h != nil && h.source == t {
 		q.holder = nil
 		q.apply(handoff.RequestFact{Kind: handoff.FactWorkerLost, Handoff: h.id, Side: handoff.RoleSource})

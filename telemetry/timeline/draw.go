@@ -276,7 +276,8 @@ func (d *drawing) work(c color, name string, at time.Duration, w telemetry.Work,
 	d.b.WriteString(pad(name, nameColumns) + d.s.paint(c, string(row)) + " " + pad(clean(value, valueColumns-1), 0) + "\n")
 }
 
-// tokens marks the arrivals of the first tokens at the gateway.
+// tokens marks the arrivals of the first tokens at the gateway: the first two by number, the rest by a
+// dot. The earlier one is shown where two share a cell.
 func (d *drawing) tokens() {
 	list := d.h.Gateway.Tokens
 	if len(list) == 0 {
@@ -287,7 +288,13 @@ func (d *drawing) tokens() {
 		if !d.shows(t, t) {
 			continue
 		}
-		row[d.cell(t)] = rune('1' + i%9)
+		mark := '.'
+		if i < 2 {
+			mark = rune('1' + i)
+		}
+		if at := d.cell(t); row[at] == ' ' {
+			row[at] = mark
+		}
 	}
 	d.b.WriteString(pad("tokens", nameColumns) + d.s.paint(strong, string(row)) + " at the gateway\n")
 }
