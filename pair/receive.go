@@ -62,16 +62,15 @@ func (p *peer) expect(q *expectRequest, a *reply) error {
 	if err != nil {
 		return err
 	}
+	imp.Scanned()
 	r.imp = imp
 	r.rcv, err = node.Expect(b, wire.ReceiverEvents{
 		Unit: func(u *wire.Unit) {
-			// Hashed here, on the stream's goroutine, so that the owner only imports.
+			// Read here, on the stream's goroutine, so that the owner only imports.
 			began := time.Now()
-			r.digester.Start(&u.Header)
-			_, _ = r.digester.Write(u.Payload)
-			digest := r.digester.Sum()
+			digest, err := engine.ScanUnit(p.engine, r.digester, &u.Header, u.Payload, r.rcv.Local())
 			r.hash += time.Since(began)
-			if !p.post(func() { r.unit(u, digest) }) {
+			if !p.post(func() { r.unit(u, digest, err) }) {
 				u.Release()
 			}
 		},
@@ -106,8 +105,8 @@ func (p *peer) expect(q *expectRequest, a *reply) error {
 	return nil
 }
 
-// unit validates one unit and puts it into the session.
-func (r *receiving) unit(u *wire.Unit, digest state.Digest) {
+// unit puts one unit into the session; scanned is what was wrong with its payload, if anything.
+func (r *receiving) unit(u *wire.Unit, digest state.Digest, scanned error) {
 	defer u.Release()
 	if r.imp == nil {
 		return
@@ -116,6 +115,9 @@ func (r *receiving) unit(u *wire.Unit, digest state.Digest) {
 	r.lastArrival = began
 	h := &u.Header
 	err := r.asm.Streamed(h, uint64(len(u.Payload)), h.Checksum, digest) // the wire verified the checksum
+	if err == nil {
+		err = scanned
+	}
 	if err == nil {
 		if h.Unit == state.UnitPage {
 			err = r.imp.Page(int(h.Tokens.First), int(h.Tokens.End), u.Payload)

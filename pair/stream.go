@@ -178,6 +178,9 @@ func (x *sending) unit(n, size int, wait bool, fill func([]byte) (int, error), s
 	if err != nil {
 		return err
 	}
+	if x.snd.Local() {
+		x.sealer.OverChecksum()
+	}
 	began := time.Now()
 	got, err := fill(buf.Bytes)
 	if err == nil && got != size {

@@ -435,6 +435,14 @@ func (x *exchange) Stats() Stats {
 	return s
 }
 
+// Local reports whether the payload travels in memory that both processes share, so that no byte leaves the host. A
+// sender knows from the first Room on, a receiver from the first Unit on.
+func (x *exchange) Local() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.stats.Lane == string(LaneLocal)
+}
+
 func isTimeout(err error) bool {
 	var t interface{ Timeout() bool }
 	return errors.As(err, &t) && t.Timeout()

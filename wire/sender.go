@@ -56,12 +56,12 @@ func newSender(n *Node, b state.Binding, ev SenderEvents) *Sender {
 
 // Send takes buf over and queues it as the next unit. The header must be complete: handoff, length equal to that of
 // buf.Bytes, checksum. On an error buf was discarded: ErrState after Finish or the end, ErrConfig for a header that does
-// not fit.
+// not fit, or for other memory in buf.Bytes.
 func (s *Sender) Send(h state.UnitHeader, buf *Buffer) error {
 	if buf == nil || buf.s != s || !buf.gone.CompareAndSwap(false, true) {
 		return s.errorf(ErrConfig, "the buffer is not one of this sender's, or was sent or discarded before", nil)
 	}
-	if h.Handoff != s.b.Handoff || h.Length != uint64(len(buf.Bytes)) || len(buf.Bytes) == 0 {
+	if h.Handoff != s.b.Handoff || h.Length != uint64(len(buf.Bytes)) || len(buf.Bytes) == 0 || &buf.Bytes[0] != &buf.raw[0] {
 		s.recycle(buf)
 		return s.errorf(ErrConfig, "the unit header does not fit the handoff or the buffer's length", nil)
 	}

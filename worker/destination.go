@@ -26,7 +26,7 @@ func (w *Worker) reserved(t *task) {
 			// Hashed and looked through here, on the stream's goroutine and in one
 			// pass over the bytes, so that the owner only imports.
 			arrived := w.now()
-			digest, err := r.scan(w.eng, u)
+			digest, err := engine.ScanUnit(w.eng, r.digester, &u.Header, u.Payload, r.rcv.Local())
 			checked := w.now()
 			if !w.box.post(func() { w.importUnit(t, u, digest, err, arrived, checked) }) {
 				u.Release()
@@ -107,21 +107,6 @@ func (w *Worker) startReceive(t *task) {
 	}
 	once(&t.m.granted, w.now())
 	r.rcv.Grant()
-}
-
-// scan reads a unit's payload once: its digest, and whether the engine would
-// take it. It runs on the stream's goroutine.
-func (r *receiving) scan(eng engine.Engine, u *wire.Unit) (state.Digest, error) {
-	r.digester.Start(&u.Header)
-	visit := func(piece []byte) { _, _ = r.digester.Write(piece) }
-	tokens := u.Header.Tokens
-	var err error
-	if u.Header.Unit == state.UnitPage {
-		err = eng.ScanPage(int(tokens.First), int(tokens.End), u.Payload, visit)
-	} else {
-		err = eng.ScanSnapshot(int(tokens.End), u.Payload, visit)
-	}
-	return r.digester.Sum(), err
 }
 
 // importUnit puts one unit into the session; scanned is what was wrong with its

@@ -191,6 +191,9 @@ func (w *Worker) export(t *task) {
 	if s == nil || s.snd == nil || s.ended || s.done || t.seq < 0 {
 		return
 	}
+	if s.snd.Local() {
+		s.sealer.OverChecksum()
+	}
 	if w.eng.Paged() {
 		for s.sent < min(t.computed, t.prompt) {
 			end := min(s.sent+w.cfg.PageTokens, t.prompt)
