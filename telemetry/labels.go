@@ -113,9 +113,6 @@ const (
 	EndedCancelled Ending = "cancelled"          // the request's client went away or its deadline came
 )
 
-// endings are all of them.
-var endings = []Ending{EndedHandedOff, EndedAtSource, EndedColocated, EndedFailed, EndedCancelled}
-
 // Target is how far a destination came.
 type Target string
 

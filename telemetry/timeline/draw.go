@@ -342,8 +342,12 @@ func (d *drawing) foot() {
 		first := g.Tokens[0]
 		capped := func(t time.Duration) time.Duration { return min(t, first) }
 		d.sum("first token", first, parts(0, []step{
-			{"admission", capped(h.Request.Admitted)}, {"placing", capped(g.Placed)}, {"reserving", capped(g.Reserved)}, {"dispatch", capped(offset(s, s.Slot))},
-			{"prefill", capped(offset(s, s.Prompted))}, {"to the gateway", first},
+			{"admission", capped(h.Request.Admitted)},
+			{"placing", capped(g.Placed)},
+			{"reserving", capped(g.Reserved)},
+			{"dispatch", capped(offset(s, s.Slot))},
+			{"prefill", capped(offset(s, s.Prompted))},
+			{"to the gateway", first},
 		}))
 	}
 	if t := h.Destination; t != nil && len(g.Tokens) > 1 {
