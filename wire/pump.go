@@ -357,5 +357,9 @@ func (s *Sender) laneFailed(err error) {
 		return
 	}
 	e := s.errorf(ErrPeerLost, "the bulk lane broke", err)
+	if stopped(err) {
+		// The reason is on its way over the control stream, which may be slower.
+		e = s.errorf(ErrCancelled, "the destination takes no more bytes", err)
+	}
 	s.end(ending{err: e, tell: &refusal{e.Code, e.Detail}})
 }

@@ -202,3 +202,9 @@ func (b *quicBulk) stop() {
 		b.r.CancelRead(quic.StreamErrorCode(ErrCancelled))
 	}
 }
+
+// stopped reports whether a stream's error says that the peer ended this stream alone, on purpose.
+func stopped(err error) bool {
+	var e *quic.StreamError
+	return errors.As(err, &e) && e.Remote && e.ErrorCode == quic.StreamErrorCode(ErrCancelled)
+}
