@@ -85,6 +85,15 @@ func (x *sending) at(kind BoundaryKind) error {
 	if kind == BeforeCommit {
 		x.stopped = true // whatever happens now, the child does not notice by itself
 	}
+	if action != Go {
+		select { // what nobody came to yet cannot be interrupted
+		case <-x.opened:
+		case <-x.quiesced:
+			return errEnded
+		case <-x.ctx.Done():
+			return x.ctx.Err()
+		}
+	}
 	switch action {
 	case Go:
 		if kind == BeforeCommit {

@@ -86,8 +86,10 @@ type sending struct {
 
 // Send hands one sequence over, until the child has committed it and said so. A handoff that fails gives
 // a *HandoffError; the child has discarded it then and both ends are quiet, unless the child is gone
-// or late (ErrPeerGone, ErrTimeout). The caller's goroutine owns the engine of Host for that long.
+// or late, or Options.Budget is over (ErrPeerGone, ErrTimeout). The caller's goroutine owns the engine of Host for that long.
 func (p *Pair) Send(ctx context.Context, s Sending) (*Moved, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.budget)
+	defer cancel()
 	x := &sending{
 		Sending: s, p: p, ctx: ctx,
 		room: make(chan struct{}, 1), opened: make(chan struct{}), committed: make(chan struct{}), quiesced: make(chan struct{}),

@@ -224,10 +224,11 @@ func (x *sending) send(n int, h state.UnitHeader, buf *wire.Buffer) error {
 	if x.Damage.Sealed != nil {
 		buf.Bytes = x.Damage.Sealed(n, &h, buf.Bytes)
 	}
-	if x.snd.Send(h, buf) != nil {
-		return errEnded // the stream ended; its own event says so
+	err := x.snd.Send(h, buf)
+	if errors.Is(err, wire.ErrState) {
+		return errEnded // its own event says why
 	}
-	return nil
+	return err
 }
 
 // manifest seals and sends the manifest.
@@ -257,10 +258,11 @@ func (x *sending) manifest() error {
 	if d.ManifestBytes != nil {
 		raw = d.ManifestBytes(raw)
 	}
-	if x.snd.Finish(raw) != nil {
+	err = x.snd.Finish(raw)
+	if errors.Is(err, wire.ErrState) {
 		return errEnded
 	}
-	return nil
+	return err
 }
 
 // sampler is the state of the greedy sampler that has accepted first.
