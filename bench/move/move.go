@@ -44,18 +44,32 @@ type Config struct {
 	Lane          wire.LaneMode
 	Window        int64 // credit of one handoff; 0: the data plane's default
 
+	// Against is another way to move the same sequence, which takes turns with Transfer; may be nil.
+	Against *Against
+
 	Plan bench.Plan
 	Pair pair.Options // how to start the other process
 }
 
+// Against moves a prompt's state in another way.
+type Against struct {
+	Name string
+	// Prefill computes the prompt where the state is to come from, once.
+	Prefill func(ctx context.Context, prompt []int32) error
+	// Move moves the state once, and says how long that took until it can be decoded, how large it was,
+	// and what else there is to say.
+	Move func(context.Context) (took time.Duration, bytes int64, more []bench.Figure, err error)
+}
+
 // Bars of BENCH: see docs/bench.md.
 const (
-	copyBar   = 1.6  // time of a page against a copy of the same bytes
-	checkBar  = 0.10 // share of validation in an import
-	slowBar   = 1.05 // time of a streamed prefill against one that is not
-	tailBar   = 1.25 // uncovered tail against what cannot be avoided
-	earlyBar  = 0.90 // share of bytes that left before the prefill ended
-	snapTries = 4    // snapshots per turn
+	copyBar    = 1.6  // time of a page against a copy of the same bytes
+	checkBar   = 0.10 // share of validation in an import
+	slowBar    = 1.05 // time of a streamed prefill against one that is not
+	tailBar    = 1.25 // uncovered tail against what cannot be avoided
+	againstBar = 0.25 // time of a transfer against the other way
+	earlyBar   = 0.90 // share of bytes that left before the prefill ended
+	snapTries  = 4    // snapshots per turn
 )
 
 // Run measures the parts. The report is nil only if nothing could be begun; with

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-llm/tandem/bench"
 	"github.com/tandem-llm/tandem/engine/install"
@@ -68,8 +69,42 @@ func TestTransfer(t *testing.T) {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
-	if got := res["transfer: state"].Series[0].Min; got < 300./(1<<20) {
-		t.Errorf("%v GiB were moved", got)
+	if got := res["transfer: state in MiB"].Series[0].Min; got < 300./1024 {
+		t.Errorf("%v MiB were moved", got)
+	}
+	if r := res[figureReady]; r.Bar == nil || r.Held != nil {
+		t.Errorf("judged without anything to compare with: %+v", r)
+	}
+}
+
+// Another way gets the same prompt, once, and takes turns.
+func TestAgainst(t *testing.T) {
+	cfg := config(t, Transfer)
+	prompts, moves := 0, 0
+	cfg.Against = &Against{
+		Name: "other",
+		Prefill: func(_ context.Context, prompt []int32) error {
+			prompts++
+			if len(prompt) < 256 {
+				t.Errorf("a prompt of %d tokens", len(prompt))
+			}
+			return nil
+		},
+		Move: func(context.Context) (time.Duration, int64, []bench.Figure, error) {
+			moves++
+			return time.Hour, 1 << 20, []bench.Figure{{Name: "transfer: saved", Unit: "ms", Value: 1}}, nil
+		},
+	}
+	report, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res := results(report)
+	if r := res[figureReady]; prompts != 1 || moves != 2 || r.Held == nil || !*r.Held {
+		t.Errorf("%d prompts, %d moves, %+v", prompts, moves, r)
+	}
+	if _, ok := res["transfer: saved"]; !ok {
+		t.Error("what the other way says is missing")
 	}
 }
 

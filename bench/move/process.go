@@ -89,7 +89,11 @@ func (r *runner) transfer(ctx context.Context) error {
 		return err
 	}
 	r.report.Set("transfer", fmt.Sprintf("%s, %d tokens of %d bytes in pages of %d tokens", b.host.Engine.Info().Model, tokens, per, pageTokens))
-	runs, err := bench.Alternate(ctx, r.plan(Transfer), bench.Side{Name: string(r.Lane) + " lane", Run: func(ctx context.Context) ([]bench.Figure, error) {
+	name := string(r.Lane) + " lane"
+	if r.Against != nil {
+		name = "tandem"
+	}
+	sides := []bench.Side{{Name: name, Run: func(ctx context.Context) ([]bench.Figure, error) {
 		m, err := b.p.Send(ctx, pair.Sending{Host: b.host, Prompt: prompt, PageTokens: pageTokens, Lane: r.Lane})
 		if err != nil {
 			return nil, err
@@ -98,18 +102,37 @@ func (r *runner) transfer(ctx context.Context) error {
 			return nil, err
 		}
 		return transferred(m), b.p.Clear(ctx)
-	}})
-	r.add(runs, nil)
+	}}}
+	if r.Against != nil {
+		r.say("prefill of %s", r.Against.Name)
+		if err := r.Against.Prefill(ctx, prompt); err != nil {
+			return fmt.Errorf("%s: %w", r.Against.Name, err)
+		}
+		sides = append(sides, bench.Side{Name: r.Against.Name, Run: func(ctx context.Context) ([]bench.Figure, error) {
+			took, bytes, more, err := r.Against.Move(ctx)
+			return append(arrived(took, bytes), more...), err
+		}})
+	}
+	runs, err := bench.Alternate(ctx, r.plan(Transfer), sides...)
+	r.add(runs, map[string]*bench.Bar{figureReady: bench.AtMost(bench.OnRatio, againstBar)})
 	return err
 }
 
-func transferred(m *pair.Moved) []bench.Figure {
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	gib := float64(m.Bytes) / (1 << 30)
+const figureReady = "transfer: ready to decode after"
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// arrived are the figures that every way has.
+func arrived(took time.Duration, bytes int64) []bench.Figure {
 	return []bench.Figure{
-		{Name: "transfer: ready to decode after", Unit: "ms", Value: ms(m.Total)},
-		{Name: "transfer: rate", Unit: "Gb/s", Value: 8 * float64(m.Bytes) / m.Total.Seconds() / 1e9},
-		{Name: "transfer: state", Unit: "GiB", Value: gib},
+		{Name: figureReady, Unit: "ms", Value: ms(took)},
+		{Name: "transfer: rate", Unit: "Gb/s", Value: 8 * float64(bytes) / took.Seconds() / 1e9},
+		{Name: "transfer: state in MiB", Value: float64(bytes) / (1 << 20)},
+	}
+}
+
+func transferred(m *pair.Moved) []bench.Figure {
+	return append(arrived(m.Total, m.Bytes), []bench.Figure{
 		{Name: "transfer: source, export", Unit: "ms", Value: ms(m.Export)},
 		{Name: "transfer: source, seal", Unit: "ms", Value: ms(m.Seal)},
 		{Name: "transfer: source, waiting for room", Unit: "ms", Value: ms(m.Blocked)},
@@ -119,7 +142,7 @@ func transferred(m *pair.Moved) []bench.Figure {
 		{Name: "transfer: destination, last unit to commit", Unit: "ms", Value: ms(m.Received.Tail)},
 		{Name: "transfer: peak at the source", Unit: "MiB", Value: float64(m.Wire.Peak) / (1 << 20)},
 		{Name: "transfer: peak at the destination", Unit: "MiB", Value: float64(m.Received.Wire.Peak) / (1 << 20)},
-	}
+	}...)
 }
 
 // stream computes a prompt with its state leaving and with it staying.
@@ -206,7 +229,6 @@ func (r *runner) streamed(b *both, m *pair.Moved, prefill time.Duration, snapsho
 	importTime := time.Duration(share * float64(m.Received.Import))
 	least := wireTime + importTime + m.Wire.RTT
 	kv := float64(m.Bytes - snapshot)
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	return []bench.Figure{
 		{Name: figurePrefill, Unit: "s", Value: prefill.Seconds()},
 		{Name: figureTail, Value: float64(m.Tail) / float64(least)},
