@@ -14,7 +14,17 @@ type Buffer struct {
 	shared *arena // where raw lies, at off, or nil
 	off    int64
 	s      *Sender
-	gone   atomic.Bool // given to Send or Discard
+	gone   atomic.Bool  // given to Send or Discard
+	users  atomic.Int32 // the wire or the host, until one lets go of it; and who keeps it
+}
+
+// Keep lets the caller read Bytes, as they are now, also after Send and until it calls release, once, from any goroutine.
+// It must come before Send. The buffer counts against the window for that long. It is not for same-host lanes, where the
+// memory has its next use when the peer is done with it.
+func (b *Buffer) Keep() (release func()) {
+	b.users.Add(1)
+	s := b.s
+	return func() { s.recycle(b) }
 }
 
 // Discard zeroes and returns a buffer that will not be sent. It may be called after the handoff ended; a second call, or
@@ -51,6 +61,7 @@ func (s *Sender) Buffer(n int) (*Buffer, bool) {
 	shared := s.pump.own
 	s.mu.Unlock()
 	b := &Buffer{s: s}
+	b.users.Store(1)
 	if shared != nil {
 		if b.raw, b.off = shared.get(n); b.raw != nil {
 			b.shared = shared
@@ -63,8 +74,12 @@ func (s *Sender) Buffer(n int) (*Buffer, bool) {
 	return b, true
 }
 
-// recycle zeroes a buffer, frees its share of both bounds and tells whoever waits for room.
+// recycle ends one use of a buffer. The last one zeroes it, frees its share of both bounds and tells whoever waits for
+// room.
 func (s *Sender) recycle(b *Buffer) {
+	if b.users.Add(-1) > 0 {
+		return
+	}
 	if b.shared != nil {
 		b.shared.put(b.off)
 	} else {

@@ -33,6 +33,10 @@ type ReceiverEvents struct {
 	Open func() error
 	// Opened: the source is there; it may write once Grant is called.
 	Opened func()
+	// Piece shows the next bytes of a unit while it arrives, from its byte off on: in order, all of them, before its Unit
+	// and before the checksum was verified, and perhaps without a Unit to follow. The bytes may be read until it
+	// returns. It is for digests, so it is not called where they do not cover the payload: on same-host lanes.
+	Piece func(h *state.UnitHeader, off int, piece []byte)
 	// Unit hands over one unit, checksum verified. The callee owns it and must Release it once.
 	Unit func(*Unit)
 	// Manifest hands over the source's manifest, after the last Unit. The callee owns the bytes.

@@ -41,6 +41,7 @@ type frame struct {
 	length  uint32
 	offset  uint64
 	handoff handoff.ID
+	wipe    bool // of the sender: the bytes may be zeroed once they are written
 }
 
 func (f *frame) encode(b *[frameSize]byte) {

@@ -168,7 +168,7 @@ func (p *pump) run() {
 			}
 			busy = true
 			f.encode(&head)
-			n, err := p.write(head[:], payload, f.kind == frameData)
+			n, err := p.write(head[:], payload, f.wipe)
 			dirty = true
 			flush := f.kind == frameEnd || f.kind == frameReset
 			if s.wrote(&f, n, err, p.sent) {
@@ -212,18 +212,19 @@ func (p *pump) write(head, payload []byte, wipe bool) (int, error) {
 	if _, err := p.conn.Write(head); err != nil {
 		return 0, err
 	}
-	done := 0
-	for done < len(payload) {
-		b := payload[done:min(len(payload), done+piece)]
+	zero := 0
+	for len(payload) > 0 {
+		b := payload[:min(len(payload), piece)]
 		if _, err := p.conn.Write(b); err != nil {
-			return done, err
+			return zero, err
 		}
 		if wipe {
 			clear(b)
+			zero += len(b)
 		}
-		done += len(b)
+		payload = payload[len(b):]
 	}
-	return done, nil
+	return zero, nil
 }
 
 // step is what a sender has for its pump.
@@ -263,6 +264,7 @@ func (s *Sender) next(f *frame) ([]byte, step) {
 	}
 	n := min(maxFrame, len(s.cur.Bytes)-s.off)
 	f.kind, f.offset, f.length = frameData, uint64(s.off), uint32(n)
+	f.wipe = s.cur.users.Load() == 1 // nobody keeps it, and nobody can begin to
 	s.users++
 	s.flight = n
 	s.writing = time.Now()
@@ -312,13 +314,15 @@ func (s *Sender) wrote(f *frame, wiped int, err error, measured func(int, time.D
 	s.users--
 	s.writing = time.Time{}
 	now := time.Now()
+	b := s.cur
+	if b.zero == s.off { // else a part before is not zero
+		b.zero += wiped
+	}
 	s.off += s.flight
 	if err == nil {
 		s.stats.Bytes += int64(s.flight)
 	}
 	s.flight = 0
-	b := s.cur
-	b.zero += wiped
 	size, took := len(b.Bytes), now.Sub(s.begunAt)
 	whole := err == nil && s.off == size
 	if whole {

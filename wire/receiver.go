@@ -11,6 +11,7 @@ import (
 type Receiver struct {
 	exchange
 
+	onPiece     func(h *state.UnitHeader, off int, piece []byte)
 	onUnit      func(*Unit)
 	onManifest  func([]byte)
 	onCommitted func(Outcome)
@@ -39,7 +40,7 @@ type Receiver struct {
 }
 
 func newReceiver(n *Node, b state.Binding, ev ReceiverEvents) *Receiver {
-	r := &Receiver{onUnit: ev.Unit, onManifest: ev.Manifest, onCommitted: ev.Committed}
+	r := &Receiver{onPiece: ev.Piece, onUnit: ev.Unit, onManifest: ev.Manifest, onCommitted: ev.Committed}
 	r.init(n, b, false, r, callbacks{ev.Open, ev.Opened, ev.Failed, ev.Quiesced})
 	r.charge = &claim{need: min(n.cfg.charge(), n.cfg.Total), grant: r.credited}
 	return r
@@ -209,6 +210,15 @@ func (r *Receiver) filled(b []byte, ok bool) {
 	now := time.Now()
 	r.byteAt, r.sign = now, now
 	r.stats.Bytes += int64(len(b))
+	if r.onPiece != nil && !r.ended && r.cur.back == nil {
+		// The event is a user of the buffer like the intake.
+		u, off := r.cur, r.off-len(b)
+		r.users++
+		r.events.push(func() {
+			r.onPiece(&u.Header, off, b)
+			r.leave()
+		})
+	}
 	var bad error
 	if ok && !r.ended && r.off == len(r.cur.Payload) {
 		bad = r.unitDone(now)
