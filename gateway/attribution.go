@@ -123,7 +123,11 @@ func (q *request) tokenSeen(now time.Duration) {
 	if a == nil || a.record == nil {
 		return
 	}
-	if g := &a.record.Gateway; len(g.Tokens) < telemetry.MaxTokenTimes {
+	g := &a.record.Gateway
+	if len(g.Tokens) == 0 {
+		g.Sampled = !a.record.committed
+	}
+	if len(g.Tokens) < telemetry.MaxTokenTimes {
 		g.Tokens = append(g.Tokens, q.since(now))
 	}
 }
@@ -243,6 +247,9 @@ func (d *draft) began(side handoff.Role) time.Duration {
 		}
 	}
 	tokens := d.Gateway.Tokens
+	if !d.Gateway.Sampled {
+		tokens = nil // which step each came from is not known
+	}
 	if side == handoff.RoleSource && len(tokens) > 0 {
 		before(tokens[0], d.Source.Prompted)
 	} else if side == handoff.RoleDestination && len(tokens) > 1 {

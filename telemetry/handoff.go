@@ -68,6 +68,9 @@ type Times struct {
 	Ended      time.Duration `json:"ended_ns"`               // the request's end, or the next attempt
 	// Tokens are the arrivals of the first few tokens of this attempt.
 	Tokens []time.Duration `json:"tokens_ns,omitempty"`
+	// Sampled says that the first of Tokens is the one that this attempt's source sampled at the end of
+	// its prefill: not one of a source that another attempt took over, or whose word was lost.
+	Sampled bool `json:"sampled,omitempty"`
 }
 
 // MaxTokenTimes bounds Times.Tokens.

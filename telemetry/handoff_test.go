@@ -56,7 +56,7 @@ func sample() *Handoff {
 		},
 		Gateway: Times{
 			Placed: 2 * ms, Reserve: 3 * ms, Reserved: 8 * ms, Dispatched: 9 * ms, Committed: 121 * ms, Ended: 157 * ms,
-			Tokens: []time.Duration{112 * ms, 132 * ms, 145 * ms, 157 * ms},
+			Tokens: []time.Duration{112 * ms, 132 * ms, 145 * ms, 157 * ms}, Sampled: true,
 		},
 	}
 }
@@ -81,6 +81,12 @@ func TestSummarize(t *testing.T) {
 	h.Gateway.Committed = 0
 	if h.Summarize(); h.Summary.Tail != 10*ms {
 		t.Errorf("tail by both workers' clocks: %v", h.Summary.Tail)
+	}
+
+	taken := sample()
+	taken.Gateway.Sampled = false // its first token at the gateway came from the destination
+	if taken.Summarize(); taken.Summary.First != 0 || taken.Summary.Second != 0 {
+		t.Errorf("of a source that was taken over: %+v", taken.Summary)
 	}
 
 	lost := sample()

@@ -30,11 +30,13 @@ type Overlap struct {
 func (h *Handoff) Summarize() {
 	s := &h.Source
 	m := Summary{Bytes: s.Stream.Bytes, Pages: s.Pages, RTT: s.Stream.RTT, Queue: s.Slot + s.Stall.Busy}
-	if n := len(h.Gateway.Tokens); n > 0 && s.Prompted > 0 {
-		m.First = max(0, h.Gateway.Tokens[0]-s.At-s.Prompted)
-	}
-	if len(h.Gateway.Tokens) > 1 {
-		m.Second = h.Gateway.Tokens[1] - h.Gateway.Tokens[0]
+	if g := &h.Gateway; g.Sampled && len(g.Tokens) > 0 {
+		if s.Prompted > 0 {
+			m.First = max(0, g.Tokens[0]-s.At-s.Prompted)
+		}
+		if len(g.Tokens) > 1 {
+			m.Second = g.Tokens[1] - g.Tokens[0]
+		}
 	}
 	if d := h.Destination; d != nil {
 		m.Queue += d.Slot
@@ -60,7 +62,7 @@ func (h *Handoff) tail(m *Summary) {
 	s, d, g := &h.Source, h.Destination, &h.Gateway
 	if s.Prompted > 0 && s.Committed > 0 {
 		m.Tail = s.Committed - s.Prompted
-	} else if g.Committed > 0 && len(g.Tokens) > 0 {
+	} else if g.Committed > 0 && g.Sampled {
 		m.Tail = max(0, g.Committed-g.Tokens[0])
 	} else if s.Prompted > 0 && d.Ready > 0 {
 		m.Tail = max(0, d.At+d.Ready-s.At-s.Prompted)
@@ -103,7 +105,7 @@ func (h *Handoff) stage(name Stage) (time.Duration, bool) {
 	case StageSlot:
 		return of(s.Slot+d.Slot, s.Slot > 0)
 	case StagePrefill:
-		return of(s.Prompted-s.Slot, s.Prompted > 0)
+		return of(s.Prompted-s.Slot, s.Prompted > 0 && s.Compute.Count > 0) // else it was taken over
 	case StageExport:
 		return work(s.Export)
 	case StageSeal:
@@ -123,9 +125,9 @@ func (h *Handoff) stage(name Stage) (time.Duration, bool) {
 	case StageTail:
 		return of(h.Summary.Tail, h.Target == TargetCommitted)
 	case StageFirst:
-		return of(h.Summary.First, len(g.Tokens) > 0 && s.Prompted > 0)
+		return of(h.Summary.First, g.Sampled && s.Prompted > 0)
 	case StageSwitch:
-		return of(h.Summary.Second, len(g.Tokens) > 1)
+		return of(h.Summary.Second, g.Sampled && len(g.Tokens) > 1)
 	case StageDecode:
 		return work(d.Decode)
 	}

@@ -116,3 +116,18 @@ func (l *lab) checkAttribution(a *attempt, eng engine.Info, paged bool) {
 		l.t.Errorf("before the end of prefill: %d of %d bytes, %d ns of export", src.BeforeSentBytes, src.Stream.GetBytes(), src.BeforeExportNs)
 	}
 }
+
+// BenchmarkMeasuringUnit is what attribution costs a source and a destination for each
+// unit, beside the clock readings that the metrics had before.
+func BenchmarkMeasuringUnit(b *testing.B) {
+	tk := &task{}
+	w := &Worker{epoch: time.Now()}
+	b.ReportAllocs()
+	for b.Loop() {
+		now := w.now()
+		w.tookRoom(tk, now)
+		w.exported(tk, now, w.now())
+		w.imported(tk, now, w.now(), w.now())
+		tk.m.carried(state.AttentionKV, 1)
+	}
+}

@@ -338,7 +338,7 @@ func (d *drawing) foot() {
 		}
 		return p.At + off
 	}
-	if len(g.Tokens) > 0 {
+	if len(g.Tokens) > 0 && g.Sampled {
 		first := g.Tokens[0]
 		capped := func(t time.Duration) time.Duration { return min(t, first) }
 		d.sum("first token", first, parts(0, []step{
@@ -350,7 +350,7 @@ func (d *drawing) foot() {
 			{"to the gateway", first},
 		}))
 	}
-	if t := h.Destination; t != nil && len(g.Tokens) > 1 {
+	if t := h.Destination; t != nil && len(g.Tokens) > 1 && g.Sampled {
 		second := g.Tokens[1]
 		capped := func(at time.Duration) time.Duration { return min(at, second) }
 		d.sum("second token", second-g.Tokens[0], parts(g.Tokens[0], []step{

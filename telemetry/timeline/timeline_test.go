@@ -56,7 +56,7 @@ func handedOff() *telemetry.Handoff {
 		},
 		Gateway: telemetry.Times{
 			Placed: 100 * time.Microsecond, Reserve: 200 * time.Microsecond, Reserved: 2 * ms, Dispatched: 2 * ms, Committed: 222 * ms, Ended: 980 * ms,
-			Tokens: []time.Duration{212 * ms, 235 * ms, 247 * ms, 259 * ms, 271 * ms, 283 * ms, 295 * ms, 307 * ms},
+			Tokens: []time.Duration{212 * ms, 235 * ms, 247 * ms, 259 * ms, 271 * ms, 283 * ms, 295 * ms, 307 * ms}, Sampled: true,
 		},
 	}
 	h.Summarize()
