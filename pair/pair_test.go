@@ -180,12 +180,12 @@ func TestContinuesInTheOtherProcess(t *testing.T) {
 			if _, err := p.Send(t.Context(), Sending{Export: x}); err != nil {
 				t.Fatal(err)
 			}
-			first, err := p.Prefill(t.Context(), x.Prompt, 64)
+			_, err := p.Prefill(t.Context(), x.Prompt, 64)
 			if !errors.Is(err, engine.ErrBatch) && !errors.Is(err, engine.ErrSequence) {
 				t.Errorf("a prefill into a full slot: %v", err)
 			}
 			idle(t, p)
-			if first, err = p.Prefill(t.Context(), x.Prompt, 64); err != nil || first != x.First {
+			if first, err := p.Prefill(t.Context(), x.Prompt, 64); err != nil || first != x.First {
 				t.Errorf("computed over there the first token is equal: %v, %v", first == x.First, err)
 			}
 		})

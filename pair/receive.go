@@ -65,10 +65,17 @@ func (p *peer) expect(q *expectRequest, a *reply) error {
 	imp.Scanned()
 	r.imp = imp
 	r.rcv, err = node.Expect(b, wire.ReceiverEvents{
-		Unit: func(u *wire.Unit) {
-			// Read here, on the stream's goroutine, so that the owner only imports.
+		// Hashed while they arrive, and looked through, on the stream's goroutine, so that the owner only
+		// imports.
+		Piece: func(h *state.UnitHeader, off int, piece []byte) {
 			began := time.Now()
-			digest, err := engine.ScanUnit(p.engine, r.digester, &u.Header, u.Payload, r.rcv.Local())
+			r.digester.Piece(h, off, piece)
+			r.hash += time.Since(began)
+		},
+		Unit: func(u *wire.Unit) {
+			began := time.Now()
+			digest := r.digester.Arrived(&u.Header, r.rcv.Local())
+			err := engine.ScanUnit(p.engine, &u.Header, u.Payload)
 			r.hash += time.Since(began)
 			if !p.post(func() { r.unit(u, digest, err) }) {
 				u.Release()

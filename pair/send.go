@@ -72,7 +72,6 @@ type sending struct {
 	first  engine.Token
 	inv    state.Inventory
 	paged  bool
-	units  int // sent so far, repeated ones excluded
 
 	room                chan struct{}
 	opened              chan struct{}
