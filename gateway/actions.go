@@ -97,6 +97,11 @@ func (q *request) retry(act handoff.RequestAction) {
 	}
 	for _, a := range q.attempts {
 		a.over = true
+	}
+	if a := q.attempts[len(q.attempts)-1]; a.record != nil && a.record.Failure == nil { // nobody failed: patience ended
+		a.record.Failure = &telemetry.Failure{Phase: act.Phase.String(), Code: "no_progress"}
+	}
+	for _, a := range q.attempts {
 		q.closeRecord(a, telemetry.EndedFailed)
 	}
 	q.place()

@@ -101,6 +101,20 @@ func (q *request) failing(f handoff.RequestFact) {
 	a.record.Failure = &failure
 }
 
+// gaveUp notes that the gateway itself ends the current attempt, and why.
+func (q *request) gaveUp(code string, phase handoff.Phase) {
+	if a := q.current(); a != nil && a.record != nil && a.record.Failure == nil {
+		a.record.Failure = &telemetry.Failure{Phase: phase.String(), Code: code}
+	}
+}
+
+// unheard notes why no worker could be asked.
+func (a *attempt) unheard(code string) {
+	if d := a.record; d != nil && d.code == "" {
+		d.code = code
+	}
+}
+
 // silenced gives up the reports of a worker that is gone.
 func (q *request) silenced(t route.Target) {
 	for _, a := range q.attempts {

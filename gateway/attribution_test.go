@@ -189,6 +189,51 @@ func TestRecordsOfRetries(t *testing.T) {
 	})
 }
 
+// TestRecordsSayWhoGaveUp: an attempt that no worker failed has the gateway's reason.
+func TestRecordsSayWhoGaveUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(cfg *Config, b *scripted)
+		want    telemetry.Failure
+	}{
+		"silent": {func(_ *Config, b *scripted) { b.workers["d1"].silent = true }, telemetry.Failure{Side: telemetry.Destination, Phase: "reserve", Code: "worker_failed"}},
+		"idle": {func(_ *Config, b *scripted) {
+			b.workers["d1"].onCommand = func(cmd *buspb.Command) (*buspb.Reply, bool) { return accepted, cmd.GetReserve() != nil }
+		}, telemetry.Failure{Phase: "transfer", Code: "no_progress"}},
+		"refuses": {func(_ *Config, b *scripted) {
+			b.workers["d1"].onCommand = func(cmd *buspb.Command) (*buspb.Reply, bool) {
+				return &buspb.Reply{Verdict: buspb.Verdict_VERDICT_REFUSED, Code: buspb.Code_CODE_OVERLOADED, Retry: true}, cmd.GetReserve() != nil
+			}
+		}, telemetry.Failure{Side: telemetry.Destination, Phase: "reserve", Code: "overloaded"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(cfg *Config, b *scripted) {
+				twoPairs(cfg, b)
+				c.prepare(cfg, b)
+			}, func(r *rig) {
+				r.chatText(r.post("/v1/chat/completions", chatBody))
+				time.Sleep(2 * lateReports)
+				list := r.list("")
+				if len(list) != 2 || list[1].Failure == nil || *list[1].Failure != c.want || list[0].Ending != telemetry.EndedHandedOff {
+					t.Fatalf("records %+v, failure %+v", list, list[len(list)-1].Failure)
+				}
+			})
+		})
+	}
+	inBubble(t, func(cfg *Config, b *scripted) {
+		cfg.ShutdownGrace = time.Millisecond
+		b.add("p1", "prefill")
+		b.add("d1", "decode")
+	}, func(r *rig) {
+		stopped := make(chan struct{})
+		time.AfterFunc(20*ms, func() { r.stop(); close(stopped) })
+		r.wantError(r.post("/v1/chat/completions", chatBody), 503, "shutting_down")
+		<-stopped
+		if list := r.list(""); len(list) != 1 || list[0].Failure == nil || list[0].Failure.Code != "shutting_down" || list[0].Failure.Side != "" || list[0].Ending != telemetry.EndedFailed {
+			t.Errorf("records %+v", list)
+		}
+	})
+}
+
 // TestRecordWaitsForReports: the last token may overtake what a worker measured.
 func TestRecordWaitsForReports(t *testing.T) {
 	for name, lost := range map[string]bool{"late": false, "lost": true} {

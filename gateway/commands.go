@@ -152,6 +152,7 @@ func (q *request) dispatch(a *attempt, side handoff.Role, phase handoff.Phase, b
 					q.g.fleet.suspect(t)
 				}
 				q.note(commandError(err))
+				a.unheard(commandError(err).Code)
 				q.avoid = append(q.avoid, t)
 				q.apply(handoff.RequestFact{Kind: handoff.FactFailed, Handoff: a.id, Side: side, Phase: phase})
 				q.mu.Unlock()

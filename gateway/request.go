@@ -300,6 +300,7 @@ func (q *request) abort(e *openai.Error) {
 	default:
 		f.Handoff, f.Side, f.Phase = q.machine.Handoff(), handoff.RoleSource, handoff.PhasePrefill
 	}
+	q.gaveUp(e.Code, f.Phase)
 	q.apply(f)
 }
 

@@ -136,7 +136,7 @@ const (
 type Failure struct {
 	Side  Side   `json:"side"`  // who failed; empty: the gateway gave up
 	Phase string `json:"phase"` // by package handoff's names
-	Code  string `json:"code"`  // by the bus's names, lower case; empty: no worker said
+	Code  string `json:"code"`  // what the worker said, by the bus's names, or why the gateway gave up, by the API's; empty: nobody said
 }
 
 // Verdict is how a request did against one objective.
