@@ -71,10 +71,10 @@ const (
 	StageSlot      Stage = "slot"              // wait for a slot and cells, on either side
 	StagePrefill   Stage = "prefill"           // slot to first token sampled
 	StageExport    Stage = "export"            // pages and snapshot out of the engine
-	StageSeal      Stage = "seal"              // checksum and keyed digest of them
+	StageSeal      Stage = "seal"              // checksum, and what of the digest is made on the engine's thread
 	StageStall     Stage = "stall"             // computed pages waiting for credit or a buffer
 	StageWire      Stage = "wire"              // units under way
-	StageVerify    Stage = "verify"            // units checked and hashed at the destination
+	StageVerify    Stage = "verify"            // units looked through at the destination, on the stream's goroutine
 	StageWait      Stage = "wait"              // checked units waiting for the engine's thread
 	StageImport    Stage = "import"            // pages and snapshot into the engine
 	StageCommit    Stage = "commit"            // everything imported and valid to decodable
