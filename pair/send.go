@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-llm/tandem/engine"
@@ -49,7 +50,8 @@ type Moved struct {
 	// First is the token that the child's first step consumes.
 	First engine.Token
 	// Open is the time from the push to the peer's answer, Export that spent in the engine (or copying an
-	// Export), Seal that spent on checksums and keyed digests, Blocked that spent waiting for
+	// Export), Seal that spent on headers and checksums
+	// (keyed digests are computed while units travel), Blocked that spent waiting for
 	// Compute that of Chunk's prefill. All on the caller's goroutine.
 	Open, Export, Seal, Blocked, Compute time.Duration
 	// Total is the time from the push to the commit's arrival; Tail is that from the end of the prefill, or
@@ -68,6 +70,8 @@ type sending struct {
 	b      state.Binding
 	sealer *state.Sealer
 	snd    *wire.Sender
+	hashes hashes
+	hasher *state.Digester // hashes units while they travel, as workers do; nil where damage must be hashed before
 	prompt []engine.Token
 	first  engine.Token
 	inv    state.Inventory
@@ -81,6 +85,18 @@ type sending struct {
 
 	began, end time.Time // of the push; of the last unit or of the prefill
 	m          Moved
+}
+
+// hashes are the digests of units that were queued.
+type hashes struct {
+	missing sync.WaitGroup
+	mu      sync.Mutex
+	list    []hash
+}
+
+type hash struct {
+	unit   uint32
+	digest state.Digest
 }
 
 // Send hands one sequence over, until the child has committed it and said so. A handoff that fails gives
@@ -186,10 +202,15 @@ func (x *sending) expect() (ticket []byte, to wire.Endpoint, err error) {
 	if err != nil {
 		return nil, to, err
 	}
+	key := state.DeriveKey(a.Ticket, x.b)
 	x.sealer = state.NewSealer(state.SealerConfig{
 		Handoff: x.b.Handoff, Identity: x.sealed(identity), Inventory: x.inv,
-		Codec: state.CodecLlamaSeq, Key: state.DeriveKey(a.Ticket, x.b), Limits: limits(&p.info.Transport),
+		Codec: state.CodecLlamaSeq, Key: key, Limits: limits(&p.info.Transport),
 	})
+	if d := x.Damage; d.Sealed == nil && d.Skip == nil && d.Twice == nil {
+		x.hasher = state.NewDigester(key)
+		x.sealer.Defer()
+	}
 	return a.Ticket, a.Endpoint, nil
 }
 

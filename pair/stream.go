@@ -224,11 +224,39 @@ func (x *sending) send(n int, h state.UnitHeader, buf *wire.Buffer) error {
 	if x.Damage.Sealed != nil {
 		buf.Bytes = x.Damage.Sealed(n, &h, buf.Bytes)
 	}
-	err := x.snd.Send(h, buf)
+	err := x.queue(h, buf)
 	if errors.Is(err, wire.ErrState) {
 		return errEnded // its own event says why
 	}
 	return err
+}
+
+func (x *sending) queue(h state.UnitHeader, buf *wire.Buffer) error {
+	if x.hasher == nil || x.snd.Local() {
+		return x.snd.Send(h, buf)
+	}
+	x.hashes.missing.Add(1)
+	err := x.snd.SendHashed(h, buf, x.hasher, func(d state.Digest) {
+		defer x.hashes.missing.Done()
+		x.hashes.mu.Lock()
+		x.hashes.list = append(x.hashes.list, hash{h.Index, d})
+		x.hashes.mu.Unlock()
+	})
+	if err != nil {
+		x.hashes.missing.Done()
+	}
+	return err
+}
+
+// hashed gives the sealer the digests of everything that was queued.
+func (x *sending) hashed() error {
+	x.hashes.missing.Wait()
+	for _, h := range x.hashes.list {
+		if err := x.sealer.Digest(h.unit, h.digest); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // manifest seals and sends the manifest.
@@ -250,6 +278,9 @@ func (x *sending) manifest() error {
 	}
 	if d.Manifest != nil {
 		d.Manifest(m)
+	}
+	if err := x.hashed(); err != nil {
+		return err
 	}
 	raw, err := x.sealer.Manifest(m)
 	if err != nil {

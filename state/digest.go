@@ -139,6 +139,23 @@ func (d *Digester) OverChecksum(h *UnitHeader) Digest {
 	return d.Sum()
 }
 
+// Piece adds the bytes from off on of a unit that is arriving; those at 0 begin it.
+func (d *Digester) Piece(h *UnitHeader, off int, p []byte) {
+	if off == 0 {
+		d.Start(h)
+	}
+	d.h.Write(p)
+}
+
+// Arrived is the digest that the manifest must list for a unit whose last piece Piece was given, or,
+// overChecksum, none of whose pieces.
+func (d *Digester) Arrived(h *UnitHeader, overChecksum bool) Digest {
+	if overChecksum {
+		return d.OverChecksum(h)
+	}
+	return d.Sum()
+}
+
 // Sum returns the digest of what was written since Start.
 func (d *Digester) Sum() Digest {
 	var out Digest

@@ -40,6 +40,8 @@ type Sender struct {
 	sent      bool
 	outcome   *Outcome // a commit that is not reported yet
 	pump      *pump
+
+	hashes dispatcher
 }
 
 // outgoing is a queued unit.
@@ -51,6 +53,7 @@ type outgoing struct {
 func newSender(n *Node, b state.Binding, ev SenderEvents) *Sender {
 	s := &Sender{onRoom: ev.Room, onSent: ev.Sent, onCommitted: ev.Committed}
 	s.init(n, b, true, s, callbacks{ev.Open, ev.Opened, ev.Failed, ev.Quiesced})
+	s.hashes.spawn = n.spawn
 	return s
 }
 
@@ -79,6 +82,23 @@ func (s *Sender) Send(h state.UnitHeader, buf *Buffer) error {
 	if p != nil {
 		p.kick()
 	}
+	return nil
+}
+
+// SendHashed is Send, and computes the unit's digest with d meanwhile; done gets it, on a goroutine that hashes this
+// handoff's units one after the other and that d belongs to. The buffer counts against the window until then. done is
+// called for every unit that was queued, also after the handoff's end.
+func (s *Sender) SendHashed(h state.UnitHeader, buf *Buffer, d *state.Digester, done func(state.Digest)) error {
+	payload, release := buf.Bytes, buf.Keep()
+	if err := s.Send(h, buf); err != nil {
+		release()
+		return err
+	}
+	s.hashes.push(func() {
+		d.Piece(&h, 0, payload)
+		release()
+		done(d.Sum())
+	})
 	return nil
 }
 

@@ -22,11 +22,13 @@ func (w *Worker) reserved(t *task) {
 	r := &receiving{}
 	rcv, err := w.node.Expect(t.binding, wire.ReceiverEvents{
 		Open: func() error { return w.acceptStream(t) },
+		// Hashed while they arrive, and looked through, on the stream's goroutine, so
+		// that the owner only imports.
+		Piece: func(h *state.UnitHeader, off int, piece []byte) { r.digester.Piece(h, off, piece) },
 		Unit: func(u *wire.Unit) {
-			// Hashed and looked through here, on the stream's goroutine and in one
-			// pass over the bytes, so that the owner only imports.
 			arrived := w.now()
-			digest, err := engine.ScanUnit(w.eng, r.digester, &u.Header, u.Payload, r.rcv.Local())
+			digest := r.digester.Arrived(&u.Header, r.rcv.Local())
+			err := engine.ScanUnit(w.eng, &u.Header, u.Payload)
 			checked := w.now()
 			if !w.box.post(func() { w.importUnit(t, u, digest, err, arrived, checked) }) {
 				u.Release()

@@ -62,9 +62,11 @@ const (
 type sending struct {
 	snd    *wire.Sender // nil when dialling failed at once
 	sealer *state.Sealer
-	sent   int  // prompt tokens whose pages were queued
-	final  bool // the machine asked for the snapshot and the manifest
-	done   bool // snapshot and manifest are queued
+	hasher *state.Digester // of the goroutine that hashes while units travel
+	sent   int             // prompt tokens whose pages were queued
+	final  bool            // the machine asked for the snapshot and the manifest
+	queued bool            // the snapshot, where there is one, is queued
+	done   bool            // and the manifest
 	ended  bool // the machine aborted it; nothing more is exported
 	first  token
 }
