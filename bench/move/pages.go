@@ -65,7 +65,7 @@ func (r *runner) pageSize(ctx context.Context, e engine.Engine, tokens, n int) e
 		})
 	}
 	scan := func() error {
-		return each(func(i int) error { return e.ScanPage(i*n, (i+1)*n, src[i], nil) })
+		return each(func(i int) error { return e.ScanPage(i*n, (i+1)*n, src[i]) })
 	}
 	bring := func(c *cost, scanned bool) error {
 		imp, err := e.BeginImport(importSlot, tokens)
@@ -189,7 +189,7 @@ func (r *runner) snapshot(ctx context.Context) error {
 	}
 	src, dst := make([]byte, n), make([]byte, n)
 	export := func() error { _, _, err := e.ExportSnapshot(pair.Slot, src); return err }
-	scan := func() error { return e.ScanSnapshot(tokens, src, nil) }
+	scan := func() error { return e.ScanSnapshot(tokens, src) }
 	bring := func(c *cost, scanned bool) error {
 		imp, err := e.BeginImport(importSlot, tokens)
 		if err != nil {
