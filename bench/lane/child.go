@@ -117,6 +117,9 @@ func (d *dest) obey(o order) (reply, error) {
 	case opSetup:
 		return d.setup(o)
 	case opBare:
+		if d.bare == nil {
+			return reply{}, errors.New("no bare connection")
+		}
 		return reply{}, d.bare.receive(d.o.PageBytes*int64(d.o.Pages), d.buf)
 	case opExpect:
 		return d.expect(o)
@@ -144,11 +147,14 @@ func (d *dest) setup(o order) (reply, error) {
 	if d.node, err = listen(id, o.Lane, o.PageBytes); err != nil {
 		return reply{}, err
 	}
+	end := d.node.Endpoint()
+	if o.Lane == wire.LaneLocal {
+		return reply{Endpoint: &end}, nil
+	}
 	if d.bare, err = listenBare(o.Lane, id); err != nil {
 		return reply{}, err
 	}
 	d.o, d.buf = o, make([]byte, ring*o.PageBytes)
-	end := d.node.Endpoint()
 	return reply{Endpoint: &end, Bare: d.bare.addr}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -63,6 +64,23 @@ func TestRun(t *testing.T) {
 				t.Errorf("%s: %s is %+v", lane, name, r)
 			}
 		}
+	}
+}
+
+// A same-host lane has a copy in memory beside it and no bar.
+func TestLocal(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("this system has no such lane")
+	}
+	cfg := config()
+	cfg.Lanes = []wire.LaneMode{wire.LaneLocal}
+	report, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := report.Results[0]
+	if r.Name != "local lane: rate" || r.Bar != nil || len(r.Series) != 2 || r.Series[1].Name != "memcpy" || r.Series[0].N != 2 {
+		t.Errorf("%+v", r)
 	}
 }
 

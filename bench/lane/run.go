@@ -24,7 +24,7 @@ import (
 
 // Config is what [Run] measures.
 type Config struct {
-	Lanes     []wire.LaneMode // LaneTLS, LaneQUIC
+	Lanes     []wire.LaneMode // LaneTLS, LaneQUIC, LaneLocal
 	PageBytes int64           // of one page
 	Pages     int             // of one run
 	Pings     int             // per turn; 0: none
@@ -36,12 +36,15 @@ type Config struct {
 // Bars: the least ratio of rates to the bare connection of the same kind.
 const rateBar = 0.9
 
+// kinds are the lanes that can be measured.
+var kinds = []wire.LaneMode{wire.LaneTLS, wire.LaneQUIC, wire.LaneLocal}
+
 // Run measures the lanes one after the other. The report is nil only if nothing could be begun; with an error it has
 // what was measured before, and is marked as incomplete.
 func Run(ctx context.Context, cfg Config) (*bench.Report, error) {
 	switch {
-	case len(cfg.Lanes) == 0 || slices.ContainsFunc(cfg.Lanes, func(l wire.LaneMode) bool { return l != wire.LaneTLS && l != wire.LaneQUIC }):
-		return nil, fmt.Errorf("lanes %v: use tls, quic or both", cfg.Lanes)
+	case len(cfg.Lanes) == 0 || slices.ContainsFunc(cfg.Lanes, func(l wire.LaneMode) bool { return !slices.Contains(kinds, l) }):
+		return nil, fmt.Errorf("lanes %v: use some of %v", cfg.Lanes, kinds)
 	case cfg.PageBytes < 4<<10 || cfg.PageBytes > 256<<20 || cfg.Pages < 1 || cfg.Pages > 1<<20:
 		return nil, fmt.Errorf("%d pages of %d bytes: use at least one of 4 KiB to 256 MiB", cfg.Pages, cfg.PageBytes)
 	}
@@ -75,12 +78,14 @@ func one(ctx context.Context, cfg Config, lane wire.LaneMode, report *bench.Repo
 	if say != nil {
 		cfg.Plan.Say = func(line string) { say(string(lane) + " lane: " + line) }
 	}
-	runs, err := bench.Alternate(ctx, cfg.Plan,
-		bench.Side{Name: "handoff", Run: s.timed(s.handoff)},
-		bench.Side{Name: "bare", Run: s.timed(s.plain)})
+	bare := bench.Side{Name: "bare", Run: s.timed(s.plain)}
+	if lane == wire.LaneLocal { // there is no connection: what is left is to have the bytes in other memory
+		bare = bench.Side{Name: "memcpy", Run: s.timed(s.copied)}
+	}
+	runs, err := bench.Alternate(ctx, cfg.Plan, bench.Side{Name: "handoff", Run: s.timed(s.handoff)}, bare)
 	results := runs.Results()
 	for i := range results {
-		if results[i].Name == figureRate {
+		if results[i].Name == figureRate && lane != wire.LaneLocal {
 			results[i].Judge(bench.AtLeast(bench.OnRatio, rateBar))
 		}
 	}
@@ -110,6 +115,7 @@ type src struct {
 	peer    wire.Endpoint
 	bare    *bareConn
 	buf     []byte // ring
+	other   []byte // a second ring, to copy to
 	sum     uint32 // checksum of one page of zeros
 }
 
@@ -152,6 +158,10 @@ func start(ctx context.Context, cfg Config, lane wire.LaneMode) (_ *src, err err
 	s.peer = *r.Endpoint
 	if s.node, err = listen(own, lane, cfg.PageBytes); err != nil {
 		return nil, err
+	}
+	if lane == wire.LaneLocal {
+		s.other = make([]byte, len(s.buf))
+		return s, nil
 	}
 	if s.bare, err = dialBare(ctx, lane, own, r.Bare); err != nil {
 		return nil, fmt.Errorf("bare connection: %w", err)
@@ -287,6 +297,17 @@ func (s *src) plain(ctx context.Context) (moved, error) {
 	}
 	r, err := s.reply(ctx)
 	return moved{took: time.Since(start), cpuSource: cpuSeconds() - cpu, cpuDest: r.CPU}, err
+}
+
+// copied copies a run's pages in memory.
+func (s *src) copied(context.Context) (moved, error) {
+	page := int(s.cfg.PageBytes)
+	start, cpu := time.Now(), cpuSeconds()
+	for i := range s.cfg.Pages {
+		at := i % ring * page
+		copy(s.other[at:at+page], s.buf[at:])
+	}
+	return moved{took: time.Since(start), cpuSource: cpuSeconds() - cpu}, nil
 }
 
 // handoff sends a run's pages as one handoff.

@@ -17,7 +17,6 @@ type benchCmd struct {
 	Lane      benchLaneCmd      `cmd:"" help:"Measure the data plane between two processes against bare connections of the same kind."`
 	Serve     benchServeCmd     `cmd:"" help:"Drive an OpenAI-compatible endpoint and measure what a client sees; with --compare-url two endpoints in turn."`
 	LaneChild benchLaneChildCmd `cmd:"" hidden:"" help:"The other process of 'bench lane'."`
-	PairPeer  benchPeerCmd      `cmd:"" hidden:"" help:"The other process of 'bench handoff'."`
 }
 
 // benchFlags are those of every benchmark.

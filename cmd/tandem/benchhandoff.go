@@ -59,7 +59,7 @@ func (c *benchHandoffCmd) Run(a *app) error {
 		Parts: slices.Compact(slices.Sorted(slices.Values(c.Parts))), Lib: lib.Dir, Model: c.Model,
 		TransferBytes: int64(c.TransferMiB) << 20, StreamTokens: c.StreamTokens, PageTokens: c.PageTokens,
 		Threads: threads, Lane: wire.LaneMode(c.Lane), Window: c.Window, Plan: plan, Against: c.against(),
-		Pair: pair.Options{Command: []string{self, "--config=", "bench", pair.PeerCommand}},
+		Pair: pair.Options{Command: []string{self, "--config=", pair.PeerCommand}},
 	})
 	return c.print(a, report, err)
 }
@@ -82,7 +82,3 @@ func (c *benchHandoffCmd) against() *move.Against {
 		},
 	}
 }
-
-type benchPeerCmd struct{}
-
-func (c *benchPeerCmd) Run(a *app) error { return pair.Serve(a.ctx, os.Stdin, a.stdout) }

@@ -12,7 +12,7 @@ import (
 type benchLaneCmd struct {
 	benchFlags
 
-	Measure []wire.LaneMode `default:"tls,quic" enum:"tls,quic" help:"Lanes to measure, one after the other: tls, quic."`
+	Measure []wire.LaneMode `default:"tls,quic" enum:"tls,quic,local" help:"Lanes to measure, one after the other: tls, quic, local."`
 	PageMiB int             `name:"page-mib" default:"4" help:"Size of a page in MiB."`
 	Pages   int             `default:"64" help:"Pages of one run."`
 	Pings   int             `default:"1000" help:"Round trips on the idle pair, per turn; 0: none."`
