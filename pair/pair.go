@@ -346,6 +346,34 @@ func (p *Pair) OwnStats() Stats {
 	return s
 }
 
+// idleWithin is how long what a handoff leaves to goroutines of the wire may take.
+const idleWithin = 10 * time.Second
+
+// ErrNotIdle: something of a handoff is left.
+var ErrNotIdle = errors.New("pair: a handoff left something behind")
+
+// Idle returns nil once neither side owns anything of a handoff, or what is still owned after ten seconds.
+func (p *Pair) Idle(ctx context.Context) error {
+	for began := time.Now(); ; {
+		s, err := p.Stats(ctx)
+		if err != nil {
+			return err
+		}
+		own := p.OwnStats()
+		if s.Idle() && own.Idle() {
+			return nil
+		}
+		if time.Since(began) > idleWithin {
+			return fmt.Errorf("%w: destination %+v, source %+v", ErrNotIdle, s, own)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 // Info is what the child said at Open, or nil.
 func (p *Pair) Info() *Info { return p.info }
 

@@ -108,11 +108,8 @@ func idle(t *testing.T, p *Pair) {
 	if err := p.Clear(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := p.Stats(t.Context()); err != nil || !s.Idle() {
-		t.Errorf("the peer still owns %+v, %v", s, err)
-	}
-	if s := p.OwnStats(); !s.Idle() {
-		t.Errorf("this side still owns %+v", s)
+	if err := p.Idle(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

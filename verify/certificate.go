@@ -46,6 +46,10 @@ type Certificate struct {
 	Caps    []Cap  `json:"caps,omitempty"`
 	Steps   int    `json:"steps"`
 	Seed    uint64 `json:"seed"`
+	// KVTypes, Lanes and Lengths are what was asked for.
+	KVTypes []string `json:"kv_types"`
+	Lanes   []string `json:"lanes"`
+	Lengths []int    `json:"lengths"`
 	// LongestPrompt is the longest prompt verified, in tokens.
 	LongestPrompt int `json:"longest_prompt"`
 	// Passed and Explained list cells by name; Skipped those that were not run, with the reason, cells not built
@@ -73,7 +77,7 @@ func Certify(r *Report) (*Certificate, error) {
 	c := &Certificate{
 		Schema: CertificateSchema, Tandem: r.Tandem, Made: r.Started, Model: r.Model, Identities: r.Identities,
 		Source: r.Source, Destination: r.Destination, OtherThreads: r.OtherThreads, Quick: r.Quick, Caps: r.Caps, Steps: r.Steps, Seed: r.Seed,
-		Partial: r.Match != "",
+		Partial: r.Match != "", KVTypes: r.KVTypes, Lanes: r.Lanes, Lengths: r.Lengths,
 	}
 	moved := false
 	for i := range r.Cells {

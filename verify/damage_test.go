@@ -186,3 +186,28 @@ func TestControlMustAgree(t *testing.T) {
 		t.Errorf("one bit that the control run has not: %v", err)
 	}
 }
+
+// Where a token differs under load and the control run has the same bits, the cell is explained; alone the same
+// difference is a failure.
+func TestDivergence(t *testing.T) {
+	r, p := openRunner(t, tiny.Llama)
+	if _, err := r.cellStatus(p); err != nil {
+		t.Fatal(err)
+	}
+	r.ref.steps[3].Token ^= 1
+	r.ref.steps[3].Logits[0] ^= 1
+	if c, err := r.cellStatus(p); err == nil || !strings.Contains(err.Error(), "token 3 differs") {
+		t.Errorf("alone: %v, %v", c.Status, err)
+	}
+	p.Placement = Busy
+	c, err := r.cellStatus(p)
+	if err != nil || c.Status != Explained || c.Compared.Control != "equal" || c.Compared.Tokens != 3 || !strings.Contains(c.Reason, "token 3") {
+		t.Errorf("busy: %+v, %+v, %v", c, c.Compared, err)
+	}
+}
+
+func (r *runner) cellStatus(p Params) (Result, error) {
+	c := Result{Kind: KindImport, Params: &p}
+	err := r.cell(&c)
+	return c, err
+}

@@ -60,7 +60,7 @@ func (c *verifyCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	var reports []*verify.Report
+	reports := []*verify.Report{}
 	failed := false
 	for _, file := range models {
 		r, err := c.verify(a, c.options(lib.Dir, file))
