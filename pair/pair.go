@@ -23,7 +23,8 @@ const PeerCommand = "pair-peer"
 
 // Options say how to run the child.
 type Options struct {
-	// Command is the program and its arguments; by default this executable with PeerCommand.
+	// Command is the program and its arguments; by default this executable with PeerCommand,
+	// without configuration files.
 	Command []string
 	// Env is added to this process's environment.
 	Env []string
@@ -76,7 +77,7 @@ func Start(ctx context.Context, o Options) (*Pair, error) {
 		if err != nil {
 			return nil, fmt.Errorf("pair: the peer is this same program: %w", err)
 		}
-		o.Command = []string{self, PeerCommand}
+		o.Command = []string{self, "--config=", PeerCommand} // whatever files say, it needs none of it
 	}
 	dir, err := os.MkdirTemp("", "tandem-pair-")
 	if err != nil {
