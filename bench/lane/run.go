@@ -122,6 +122,10 @@ type src struct {
 func start(ctx context.Context, cfg Config, lane wire.LaneMode) (_ *src, err error) {
 	s := &src{cfg: cfg, lane: lane, replies: make(chan reply), buf: make([]byte, ring*cfg.PageBytes)}
 	s.sum = state.UpdateChecksum(0, s.buf[:cfg.PageBytes])
+	// Memory that was never written is one physical page of zeros, which is always in cache.
+	for i := range s.buf {
+		s.buf[i] = byte(i >> 7)
+	}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -160,7 +164,7 @@ func start(ctx context.Context, cfg Config, lane wire.LaneMode) (_ *src, err err
 		return nil, err
 	}
 	if lane == wire.LaneLocal {
-		s.other = make([]byte, len(s.buf))
+		s.other = append([]byte(nil), s.buf...)
 		return s, nil
 	}
 	if s.bare, err = dialBare(ctx, lane, own, r.Bare); err != nil {
