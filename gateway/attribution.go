@@ -67,7 +67,7 @@ func (q *request) commanded(a *attempt, side handoff.Role) {
 	}
 }
 
-// heard notes that a worker had accepted its command for so long when it sent what came now.
+// heard notes that a worker had had its command for so long when it sent what came now.
 func (q *request) heard(a *attempt, side handoff.Role, sinceAccepted time.Duration) {
 	d := a.record
 	if d == nil {

@@ -10,7 +10,7 @@ import (
 // `tandem handoffs` shows are made from it. It holds ids, names, counts and times, never content.
 //
 // Three clocks meet here and none is compared with another: every worker sends offsets since it
-// accepted its command, and the gateway finds out where on its own clock that was (At), to within
+// received its command, and the gateway finds out where on its own clock that was (At), to within
 // one message of the bus.
 
 // Request is what became of one sample of one prompt. Offsets are since its HTTP request arrived.
@@ -76,7 +76,7 @@ type Times struct {
 // MaxTokenTimes bounds Times.Tokens.
 const MaxTokenTimes = 8
 
-// Part is what one worker measured, on its own clock: offsets since it accepted the command, 0 where
+// Part is what one worker measured, on its own clock: offsets since its command came, 0 where
 // something did not happen. Work that the two sides share has its fields here once.
 type Part struct {
 	Worker      string `json:"worker"`

@@ -11,7 +11,7 @@ type Summary struct {
 	Bandwidth float64       `json:"bytes_per_s"`     // of the wire while a unit was under way
 	RTT       time.Duration `json:"rtt_ns"`          // of the link
 	Overlap   Overlap       `json:"overlap"`         // with prefill
-	Tail      time.Duration `json:"tail_ns"`         // first token sampled to the destination ready, as the source learns it
+	Tail      time.Duration `json:"tail_ns"`         // first token sampled to the destination ready
 	First     time.Duration `json:"first_token_ns"`  // first token sampled to first token at the gateway
 	Second    time.Duration `json:"second_token_ns"` // first to second token at the gateway: the switch
 	Commit    time.Duration `json:"commit_ns"`       // everything there and valid to decodable
@@ -54,18 +54,20 @@ func (h *Handoff) Summarize() {
 	h.Summary = m
 }
 
-// tail is read from one clock where that can be: the source's, which samples the first token and
-// hears of the commit over the data plane. A source whose stream broke after everything was sent
-// hears of it later, from the gateway; then, or without its numbers, the gateway's two arrivals say
-// how far apart the two events were.
+// tail spans two clocks, which the gateway places on its own as late as the quickest message allows,
+// so that most of that cancels. The source heard of the commit after it happened, which bounds it on
+// a single clock. Without numbers of a worker, its own or the gateway's observations have to do.
 func (h *Handoff) tail(m *Summary) {
 	s, d, g := &h.Source, h.Destination, &h.Gateway
-	if s.Prompted > 0 && s.Committed > 0 {
+	if s.Prompted > 0 && d.Ready > 0 {
+		m.Tail = max(0, d.At+d.Ready-s.At-s.Prompted)
+		if s.Committed > 0 {
+			m.Tail = min(m.Tail, s.Committed-s.Prompted)
+		}
+	} else if s.Prompted > 0 && s.Committed > 0 {
 		m.Tail = s.Committed - s.Prompted
 	} else if g.Committed > 0 && g.Sampled {
 		m.Tail = max(0, g.Committed-g.Tokens[0])
-	} else if s.Prompted > 0 && d.Ready > 0 {
-		m.Tail = max(0, d.At+d.Ready-s.At-s.Prompted)
 	}
 }
 

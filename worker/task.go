@@ -19,7 +19,7 @@ type task struct {
 	tenant  string
 	side    side
 	gateway gatewayID
-	arrived time.Duration
+	arrived time.Duration // when the command came; the owner may have been computing
 
 	src handoff.Source      // side source
 	dst handoff.Destination // side destination
@@ -67,7 +67,7 @@ type sending struct {
 	final  bool            // the machine asked for the snapshot and the manifest
 	queued bool            // the snapshot, where there is one, is queued
 	done   bool            // and the manifest
-	ended  bool // the machine aborted it; nothing more is exported
+	ended  bool            // the machine aborted it; nothing more is exported
 	first  token
 }
 

@@ -228,7 +228,7 @@ func TestTraceTree(t *testing.T) {
 		"request/attempt/transfer/export": {58 * ms, 112 * ms}, "request/attempt/transfer/seal": {59 * ms, 113 * ms},
 		"request/attempt/transfer/verify": {61 * ms, 114 * ms}, "request/attempt/transfer/wait": {62 * ms, 115 * ms},
 		"request/attempt/transfer/import": {63 * ms, 116 * ms},
-		"request/attempt/tail":            {108 * ms, 120 * ms},
+		"request/attempt/tail":            {108 * ms, 119 * ms},
 		"request/attempt/commit":          {116 * ms, 119 * ms},
 		"request/attempt/decode":          {119 * ms, 150 * ms},
 	}
