@@ -11,6 +11,8 @@ import (
 	"github.com/tandem-llm/tandem/engine/llama/blob"
 	"github.com/tandem-llm/tandem/model/tiny"
 	"github.com/tandem-llm/tandem/pair"
+	"github.com/tandem-llm/tandem/state"
+	"github.com/tandem-llm/tandem/wire"
 )
 
 // open returns a runner that is ready for import cells of one shape.
@@ -108,7 +110,7 @@ func TestSealedDamageIsCaught(t *testing.T) {
 				}
 				p.Placement = Alone
 			}
-			const state, bits = "re-exported", "logits"
+			const held, bits = "re-exported", "logits"
 			for _, unit := range []int{1, pair.Snapshot} {
 				for _, g := range regions(r, unit) {
 					name := fmt.Sprintf("%v %v", g.Kind, g.Part)
@@ -119,13 +121,13 @@ func TestSealedDamageIsCaught(t *testing.T) {
 							}
 						}}
 					}
-					caught(name+": one bit", state, false, payload(bit))
+					caught(name+": one bit", held, false, payload(bit))
 					caught(name+": all signs", bits, true, payload(signs))
 					row := g.Length / 64
 					if unit == pair.Snapshot {
 						continue
 					}
-					caught(name+": two tokens change places", state, false, payload(func(b []byte, g blob.Region) {
+					caught(name+": two tokens change places", held, false, payload(func(b []byte, g blob.Region) {
 						for i := range row {
 							x, y := g.Offset+i, g.Offset+row+i
 							b[x], b[y] = b[y], b[x]
@@ -210,4 +212,37 @@ func (r *runner) cellStatus(p Params) (Result, error) {
 	c := Result{Kind: KindImport, Params: &p}
 	err := r.cell(&c)
 	return c, err
+}
+
+// A refusal cell fails when nobody refuses, when somebody else or something else is blamed, and when the next
+// handoff does not bring the right state.
+func TestRefusalCellsNotice(t *testing.T) {
+	r, _ := openRunner(t, tiny.NemotronHMoE)
+	good := Result{Name: "refusal/tls/payload: one bit", Kind: KindRefusal}
+	if err := r.cell(&good); err != nil || good.Status != Passed {
+		t.Fatal(err)
+	}
+	none := func(*refuser) *pair.Damage { return &pair.Damage{} }
+	wrong := func(*refuser) *pair.Damage {
+		return &pair.Damage{Push: func(_ *state.Binding, ticket *[]byte) { (*ticket)[0] ^= 1 }}
+	}
+	for _, c := range []struct {
+		name, want string
+		d          damaged
+	}{
+		{"not refused", "not refused", damaged{damage: none}},
+		{"other source error", "the source says", damaged{damage: wrong, source: []error{wire.ErrStale}}},
+		{"other destination error", "the destination says", damaged{damage: wrong, destination: []error{state.ErrDigest}}},
+	} {
+		if err := r.refuse(&c.d, wire.LaneTLS, &Result{}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if err := r.peer.Clear(r.ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.refuser.state.Digest[0] ^= 1
+	if err := r.refuse(&damaged{damage: wrong}, wire.LaneTLS, &Result{}); err == nil || !strings.Contains(err.Error(), "another state") {
+		t.Errorf("another state in the next handoff: %v", err)
+	}
 }
