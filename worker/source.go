@@ -121,11 +121,10 @@ func (w *Worker) openStream(t *task) {
 		t.snd = &sending{}
 	}
 	key := state.DeriveKey(t.ticket, t.binding)
-	t.snd.sealer = state.NewSealer(state.SealerConfig{
+	t.snd.seal = newSeal(state.SealerConfig{
 		Handoff: t.id, Identity: w.info.Identity, Inventory: w.info.Inventory,
 		Codec: state.CodecLlamaSeq, Key: key, Limits: w.limits,
 	})
-	t.snd.sealer.Defer()
 	t.snd.hasher = state.NewDigester(key)
 	s := t.snd
 	post := func(fact handoff.FactKind) func() {
@@ -194,7 +193,7 @@ func (w *Worker) export(t *task) {
 		return
 	}
 	if s.snd.Local() {
-		s.sealer.OverChecksum()
+		s.seal.overChecksum()
 	}
 	if w.eng.Paged() {
 		for s.sent < min(t.computed, t.prompt) {
@@ -234,7 +233,7 @@ func (w *Worker) exportPage(t *task, first, end int, last bool) bool {
 	}
 	var h state.UnitHeader
 	if err == nil {
-		h, err = s.sealer.Page(state.AttentionKV, state.Range{First: uint32(first), End: uint32(end)}, last, buf.Bytes)
+		h, err = s.seal.page(state.Range{First: uint32(first), End: uint32(end)}, last, buf.Bytes)
 	}
 	if err != nil {
 		buf.Discard()
@@ -259,22 +258,26 @@ func (w *Worker) sendUnit(t *task, h state.UnitHeader, buf *wire.Buffer) error {
 		return s.snd.Send(h, buf)
 	}
 	return s.snd.SendHashed(h, buf, s.hasher, func(d state.Digest) {
-		w.box.post(func() {
-			if err := s.sealer.Digest(h.Index, d); err != nil && !s.ended {
-				w.failStream(t, err)
-				return
-			}
-			w.export(t) // the manifest may have waited for it
-		})
+		manifest, err := s.seal.hashed(h.Index, d)
+		switch {
+		case err != nil:
+			w.box.post(func() {
+				if !s.ended {
+					w.failStream(t, err)
+				}
+			})
+		case manifest != nil:
+			_ = s.snd.Finish(manifest) // it fails after the stream's end only, whose own event says so
+		}
 	})
 }
 
-// exportFinal queues the snapshot, where the family has one, and the manifest
-// once every unit is hashed.
+// exportFinal queues the snapshot, where the family has one, and the manifest,
+// which follows once every unit is hashed.
 func (w *Worker) exportFinal(t *task) error {
 	s := t.snd
 	n := t.prompt
-	if w.info.Inventory.Snapshot() && !s.queued {
+	if w.info.Inventory.Snapshot() {
 		size, err := w.eng.SnapshotBytes(t.seq)
 		if err != nil {
 			return err
@@ -293,7 +296,7 @@ func (w *Worker) exportFinal(t *task) error {
 		}
 		buf.Bytes = buf.Bytes[:written]
 		sealing := w.now()
-		h, err := s.sealer.Snapshot(uint32(n), true, buf.Bytes, refs)
+		h, err := s.seal.snapshot(uint32(n), buf.Bytes, refs)
 		if err != nil {
 			buf.Discard()
 			return err
@@ -308,15 +311,11 @@ func (w *Worker) exportFinal(t *task) error {
 		}
 		w.unitMoved(t, "snapshot", "", written, 0, n, true)
 	}
-	s.queued = true
-	if s.sealer.Pending() > 0 {
-		return nil // the last digest brings us back
-	}
 	sampler, err := t.gen.sampler.MarshalBinary()
 	if err != nil {
 		return err
 	}
-	manifest, err := s.sealer.Manifest(&state.Manifest{
+	manifest, err := s.seal.manifest(state.Manifest{
 		Binding: t.binding, Parts: 1, History: t.gen.history, Position: uint32(n),
 		First: t.gen.first(s.first), Generation: t.gen.params, Sampler: sampler, Usage: t.usage,
 		MTP: state.MTP{Reason: w.mtpInactive()},
@@ -325,8 +324,8 @@ func (w *Worker) exportFinal(t *task) error {
 		return err
 	}
 	s.done = true
-	if err := s.snd.Finish(manifest); err != nil {
-		return nil
+	if manifest != nil {
+		_ = s.snd.Finish(manifest) // as above
 	}
 	return nil
 }
