@@ -260,13 +260,13 @@ func (d *draft) began(side handoff.Role) time.Duration {
 			heard = came - happened
 		}
 	}
-	tokens := d.Gateway.Tokens
-	if !d.Gateway.Sampled {
-		tokens = nil // which step each came from is not known
-	}
-	if side == handoff.RoleSource && len(tokens) > 0 {
-		before(tokens[0], d.Source.Prompted)
-	} else if side == handoff.RoleDestination && len(tokens) > 1 {
+	switch tokens := d.Gateway.Tokens; {
+	case len(tokens) == 0:
+	case side == handoff.RoleSource:
+		before(tokens[0], d.Source.Prompted) // whoever sent it: it was sampled there
+	case !d.Gateway.Sampled:
+		before(tokens[0], d.Destination.Ready)
+	case len(tokens) > 1:
 		before(tokens[1], d.Destination.Decode.End())
 	}
 	return max(d.sent[side], heard)
