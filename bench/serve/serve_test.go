@@ -184,7 +184,7 @@ func TestFailures(t *testing.T) {
 					whole(w, r, asked, n)
 				}
 			})
-			report, err := run(t, l, Target{URL: srv.URL + "/v1"})
+			report, err := run(t, l, Target{URL: srv.URL + "/v1", Model: "m"}) // no connection is used before the bad answer
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -201,6 +201,26 @@ func TestFailures(t *testing.T) {
 				t.Errorf("%v tokens per good answer", got)
 			}
 		})
+	}
+}
+
+// A server may close a connection between two requests: that is no failure, and
+// happens to a connection that was used before only.
+func TestConnectionClosedBetweenRequests(t *testing.T) {
+	l := load()
+	l.Concurrency, l.Requests = 1, 3
+	srv := server(t, func(w http.ResponseWriter, r *http.Request, asked body, n int) {
+		if n == 1 { // the second request, on the first's connection, finds it closed
+			panic(http.ErrAbortHandler)
+		}
+		whole(w, r, asked, n)
+	})
+	report, err := run(t, l, Target{URL: srv.URL + "/v1", Model: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, again := value(t, report, "failures"), value(t, report, "requests sent again"); f != 0 || again != 1 {
+		t.Errorf("%v failures, %v sent again: %v", f, again, report.Notes)
 	}
 }
 
