@@ -33,6 +33,9 @@
 // arrive. The manifest completes the validation; the session is committed, the
 // commit acknowledged to source and gateway, and the sequence decodes.
 //
+// Source-first the state is pinned under a lease when the prompt is done, and waits
+// for the destination to pull it; everything else is the same.
+//
 // # Exactness
 //
 // Prompt chunks are multiples of the page and batches of their own; decodes of

@@ -50,6 +50,9 @@ func (w *Worker) takeOver(t, old *task) bool {
 		w.prefilling = append(w.prefilling, t)
 	} else {
 		t.gen, t.usage, old.gen = old.gen, old.usage, nil
+		if t.snd == nil {
+			t.snd = &sending{}
+		}
 		t.snd.first = old.snd.first
 		w.prompted(t)
 		w.later(func() {
@@ -114,18 +117,13 @@ func (w *Worker) failPrefill(t *task, err error) {
 	w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillRejected})
 }
 
-// openStream dials the destination. Pages of chunks that are computed meanwhile
-// stay in the engine until the destination grants credit.
+// openStream dials the destination, or source-first makes the ticket with which it
+// may come. Pages of chunks that are computed meanwhile stay in the engine until
+// the destination grants credit.
 func (w *Worker) openStream(t *task) {
 	if t.snd == nil {
 		t.snd = &sending{}
 	}
-	key := state.DeriveKey(t.ticket, t.binding)
-	t.snd.seal = newSeal(state.SealerConfig{
-		Handoff: t.id, Identity: w.info.Identity, Inventory: w.info.Inventory,
-		Codec: state.CodecLlamaSeq, Key: key, Limits: w.limits,
-	})
-	t.snd.hasher = state.NewDigester(key)
 	s := t.snd
 	post := func(fact handoff.FactKind) func() {
 		return func() {
@@ -136,8 +134,7 @@ func (w *Worker) openStream(t *task) {
 			})
 		}
 	}
-	snd, err := w.node.Push(t.binding, t.endpoint, t.ticket, wire.SenderEvents{
-		Opened: post(handoff.FactStreamOpened),
+	events := wire.SenderEvents{
 		Room: func() {
 			at := w.now()
 			w.box.post(func() {
@@ -162,7 +159,19 @@ func (w *Worker) openStream(t *task) {
 				w.source(t, handoff.SourceFact{Kind: handoff.FactTransferQuiesced})
 			})
 		},
-	})
+	}
+	var snd *wire.Sender
+	var err error
+	if t.order == handoff.SourceFirst {
+		opened := handoff.SourceFact{Kind: handoff.FactStreamOpened, Incarnation: t.binding.Destination.Incarnation}
+		events.Open = func() error { return w.acceptStream(func() handoff.Result { return w.source(t, opened) }) }
+		if snd, err = w.node.Offer(t.binding, events); err == nil {
+			t.ticket = snd.Ticket()
+		}
+	} else {
+		events.Opened = post(handoff.FactStreamOpened)
+		snd, err = w.node.Push(t.binding, t.endpoint, t.ticket, events)
+	}
 	if err != nil {
 		w.cfg.Log.Warn("stream not opened", "handoff", t.id.String(), "error", err)
 		t.blame(buspb.Code_CODE_TRANSFER, err)
@@ -174,7 +183,21 @@ func (w *Worker) openStream(t *task) {
 		return
 	}
 	s.snd = snd
+	key := state.DeriveKey(t.ticket, t.binding)
+	s.seal = newSeal(state.SealerConfig{
+		Handoff: t.id, Identity: w.info.Identity, Inventory: w.info.Inventory,
+		Codec: state.CodecLlamaSeq, Key: key, Limits: w.limits,
+	})
+	s.hasher = state.NewDigester(key)
 	w.hold(telemetry.HeldStreams, 1)
+}
+
+// revokeOffer makes the ticket worthless.
+func (w *Worker) revokeOffer(t *task) {
+	t.ticket = nil
+	if t.order == handoff.SourceFirst && t.snd != nil && t.snd.snd != nil {
+		t.snd.snd.Revoke()
+	}
 }
 
 // sendFinal lets export go on to the snapshot and the manifest.

@@ -39,7 +39,8 @@ type task struct {
 	usage state.Usage
 
 	binding  state.Binding
-	endpoint wire.Endpoint // of the destination
+	order    handoff.Policy
+	endpoint wire.Endpoint // of the side that waits for the stream
 	ticket   []byte        // opens the stream; a secret
 	snd      *sending
 	rcv      *receiving
