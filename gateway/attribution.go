@@ -69,11 +69,13 @@ func (q *request) commanded(a *attempt, side handoff.Role) {
 
 // heard notes that a worker had had its command for so long when it sent what came now.
 func (q *request) heard(a *attempt, side handoff.Role, sinceAccepted time.Duration) {
-	d := a.record
-	if d == nil {
-		return
+	if a.record != nil {
+		a.record.hear(side, q.since(q.g.now())-sinceAccepted)
 	}
-	at := q.since(q.g.now()) - sinceAccepted
+}
+
+// hear keeps the earliest time before which a worker's clock began.
+func (d *draft) hear(side handoff.Role, at time.Duration) {
 	if d.heard[side] == 0 || at < d.heard[side] {
 		d.heard[side] = at
 	}
