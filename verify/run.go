@@ -119,6 +119,9 @@ func (r *runner) plan() error {
 }
 
 func (r *runner) run() error {
+	if _, known := available(); !known && r.o.MaxTokens == 0 {
+		r.note("this system does not say how much memory is free; bound prompts with --max-tokens if it is little")
+	}
 	for _, c := range r.cells.caps {
 		r.note(fmt.Sprintf("prompts of %d tokens are left out: %s", c.Tokens, c.Reason))
 	}
