@@ -12,7 +12,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strings"
-	"syscall"
+	"sync/atomic"
 	"time"
 	"unicode"
 )
@@ -204,11 +204,14 @@ func (c *client) exchange(req *http.Request, w watch) (*answer, error) {
 // without an answer: a server may close one at any time between two requests. The
 // time that this takes counts.
 func (c *client) send(req *http.Request) (res *http.Response, again bool, err error) {
-	reused := false
-	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}
+	var reused, answered atomic.Bool
+	trace := &httptrace.ClientTrace{
+		GotConn:              func(i httptrace.GotConnInfo) { reused.Store(i.Reused) },
+		GotFirstResponseByte: func() { answered.Store(true) },
+	}
 	first := req.WithContext(httptrace.WithClientTrace(req.Context(), trace))
 	res, err = c.http.Do(first)
-	if err == nil || !reused || !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+	if err == nil || !reused.Load() || answered.Load() || req.Context().Err() != nil {
 		return res, false, err
 	}
 	c.http.CloseIdleConnections()
