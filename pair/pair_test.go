@@ -290,7 +290,9 @@ func TestRefusals(t *testing.T) {
 			if !errors.Is(both.Source, c.source) || !errors.Is(both.Destination, c.destination) {
 				t.Errorf("source %v, want %v; destination %v, want %v", both.Source, c.source, both.Destination, c.destination)
 			}
-			idle(t, p)
+			if err := p.Idle(t.Context()); err != nil { // before anything is cleared
+				t.Error(err)
+			}
 			if _, err := p.Send(t.Context(), Sending{Export: x}); err != nil {
 				t.Fatalf("the next handoff: %v", err)
 			}

@@ -284,14 +284,15 @@ func (p *peer) close() error {
 func (p *peer) stats() *Stats {
 	s := &Stats{}
 	if p.engine != nil {
-		for slot := range p.engine.Info().Slots {
-			if p.engine.Tokens(int32(slot)) > 0 {
+		for slot := range int32(p.engine.Info().Slots) {
+			if p.engine.Tokens(slot) > 0 {
 				s.Sequences++
+			} else if imp, err := p.engine.BeginImport(slot, 1); err != nil {
+				s.Importing++ // asked of the engine itself: it refuses a slot that is not empty
+			} else {
+				_ = imp.Discard()
 			}
 		}
-	}
-	if p.handoff != nil && p.handoff.imp != nil {
-		s.Importing++
 	}
 	p.nodes.count(s)
 	return s

@@ -148,7 +148,7 @@ func (r *runner) refuse(d *damaged, lane wire.LaneMode, c *Result) error {
 			c.Reason = "cancelled"
 		}
 	}
-	if err := r.leaves(); err != nil {
+	if err := r.peer.Idle(r.ctx); err != nil { // before anything is cleared
 		return err
 	}
 	// What comes next is not affected.
