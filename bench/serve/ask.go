@@ -21,6 +21,7 @@ import (
 type client struct {
 	target Target
 	http   *http.Client
+	fresh  *http.Client // the same, with a connection of its own for every request
 	path   string
 	model  string
 
@@ -54,18 +55,20 @@ func newClient(ctx context.Context, t Target, load Load) (*client, error) {
 	if load.Chat {
 		c.path = "/chat/completions"
 	}
-	c.http = &http.Client{
-		// No proxy: the endpoint is what is measured.
-		Transport: &http.Transport{
-			DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
-			TLSHandshakeTimeout: 10 * time.Second,
-			IdleConnTimeout:     time.Second, // before servers close them
-			MaxIdleConns:        load.inFlight(),
-			MaxIdleConnsPerHost: load.inFlight(),
-			DisableCompression:  true,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	// No proxy: the endpoint is what is measured.
+	transport := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 10 * time.Second,
+		IdleConnTimeout:     time.Second, // before servers close them
+		MaxIdleConns:        load.inFlight(),
+		MaxIdleConnsPerHost: load.inFlight(),
+		DisableCompression:  true,
 	}
+	single := transport.Clone()
+	single.DisableKeepAlives = true
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	c.http = &http.Client{Transport: transport, CheckRedirect: stay}
+	c.fresh = &http.Client{Transport: single, CheckRedirect: stay}
 	if c.model != "" {
 		return c, nil
 	}
@@ -214,11 +217,10 @@ func (c *client) send(req *http.Request) (res *http.Response, again bool, err er
 	if err == nil || !reused.Load() || answered.Load() || req.Context().Err() != nil {
 		return res, false, err
 	}
-	c.http.CloseIdleConnections()
 	if req.Body, err = req.GetBody(); err != nil {
 		return nil, true, err
 	}
-	res, err = c.http.Do(req)
+	res, err = c.fresh.Do(req)
 	return res, true, err
 }
 
