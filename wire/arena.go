@@ -63,6 +63,7 @@ type arena struct {
 	free  []extent // ascending, not touching each other
 	used  map[int64]part
 	high  int64 // end of what may be other than zero
+	swept int64 // of that, the leading bytes that were zeroed since a part was last handed out
 	warm  int64 // end of what the system has given memory for; at least high
 	inUse int64
 }
@@ -106,6 +107,7 @@ func (a *arena) get(n int) ([]byte, int64) {
 		}
 		a.used[off] = part{size: size}
 		a.inUse += size
+		a.swept = 0
 		a.high = max(a.high, off+size)
 		a.warm = max(a.warm, a.high)
 		return a.slice(off, int64(n)), off
@@ -170,22 +172,28 @@ const scrubStep = 1 << 20
 // scrub zeroes the memory, or gives it back to the system where it is more than is worth keeping, unless something is
 // in use again. The caller holds a reference.
 func (a *arena) scrub() {
-	for at := int64(0); ; at += scrubStep {
-		a.mu.Lock()
-		switch {
-		case a.inUse > 0 || a.high == 0:
-			a.mu.Unlock()
-			return
-		case a.warm > a.retain:
-			discard(a.mem[:a.warm])
-			a.high, a.warm = 0, 0
-		case at >= a.high:
-			a.high = 0
-		default:
-			clear(a.mem[at:min(at+scrubStep, a.high)])
-		}
-		a.mu.Unlock()
+	for a.sweep() {
 	}
+}
+
+// sweep is one step of scrub; it reports whether another may be due. Whoever scrubs meanwhile shares the work.
+func (a *arena) sweep() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.inUse > 0 || a.high == 0:
+		return false
+	case a.warm > a.retain:
+		discard(a.mem[:a.warm])
+		a.high, a.warm = 0, 0
+	case a.swept >= a.high:
+		a.high = 0
+	default:
+		end := min(a.swept+scrubStep, a.high)
+		clear(a.mem[a.swept:end])
+		a.swept = end
+	}
+	return true
 }
 
 // kept is the memory that is free and not given back to the system.
