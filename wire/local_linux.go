@@ -189,6 +189,15 @@ func mapShared(fd int, size uint64) (*mapping, error) {
 	if seals&unix.F_SEAL_SHRINK == 0 || size == 0 || size > maxArena || uint64(st.Size) != size {
 		return nil, &Error{Code: ErrProtocol, Detail: fmt.Sprintf("shared memory of %d bytes may shrink, or is not what was declared", st.Size)}
 	}
+	// Reserved or not, huge pages may be missing when memory is first touched, and who reads it is killed then. Ordinary
+	// memory is never missing short of what ends any process that needs more.
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return nil, err
+	}
+	if uint32(fs.Type) == unix.HUGETLBFS_MAGIC {
+		return nil, &Error{Code: ErrProtocol, Detail: "shared memory of huge pages"}
+	}
 	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, err
@@ -198,8 +207,12 @@ func mapShared(fd int, size uint64) (*mapping, error) {
 
 func unmap(mem []byte) { _ = unix.Munmap(mem) }
 
-// discard gives memory back to the system; it reads as zero afterwards.
-func discard(mem []byte) { _ = unix.Madvise(mem, unix.MADV_REMOVE) }
+// discard gives memory back to the system, where that takes it; it reads as zero afterwards.
+func discard(mem []byte) {
+	if unix.Madvise(mem, unix.MADV_REMOVE) != nil {
+		clear(mem)
+	}
+}
 
 func (c *localConn) kind() string { return "local" }
 
