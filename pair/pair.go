@@ -297,8 +297,8 @@ func (p *Pair) Prefill(ctx context.Context, tokens []engine.Token, chunk int) (e
 // Continue decodes steps tokens of the child's sequence.
 func (p *Pair) Continue(ctx context.Context, steps int) ([]Step, error) {
 	var all []Step
-	for len(all) < steps { // in answers that fit into a message
-		a, err := p.call(ctx, request{Continue: min(steps-len(all), 4096)})
+	for len(all) < steps { // in answers that fit into a message and come within the budget
+		a, err := p.call(ctx, request{Continue: min(steps-len(all), 64)})
 		if err != nil {
 			return all, err
 		}

@@ -164,8 +164,14 @@ func TestCaps(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for _, o := range []Options{
-		{Lengths: []int{8}}, {Lengths: []int{1 << 21}}, {Steps: -1}, {Steps: 5000}, {Threads: -1}, {KVTypes: []string{"f64"}},
-		{Lanes: []wire.LaneMode{"auto"}}, {Match: "("},
+		{Lengths: []int{8}},
+		{Lengths: []int{1 << 21}},
+		{Steps: -1},
+		{Steps: 5000},
+		{Threads: -1},
+		{KVTypes: []string{"f64"}},
+		{Lanes: []wire.LaneMode{"auto"}},
+		{Match: "("},
 	} {
 		if _, err := o.withDefaults(); !errors.Is(err, ErrOptions) {
 			t.Errorf("%+v: %v", o, err)
