@@ -50,6 +50,9 @@ func (m *mapping) slice(off, n int64) []byte {
 	return m.mem[off : off+n : off+n]
 }
 
+// parts is the largest number of parts that the memory can be handed out in. The caller holds a reference.
+func (m *mapping) parts() int { return len(m.mem) / arenaUnit }
+
 // arena hands out parts of a source's shared memory. A part is free, the host's (from get to put or sent), or the
 // peer's (from sent until it gives the part back).
 //

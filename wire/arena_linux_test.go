@@ -2,8 +2,12 @@ package wire
 
 import (
 	"bytes"
+	"errors"
+	"net"
 	"testing"
+	"time"
 
+	"github.com/tandem-llm/tandem/state"
 	"golang.org/x/sys/unix"
 )
 
@@ -71,5 +75,114 @@ func TestHugePagesRefused(t *testing.T) {
 	if m, err := mapShared(fd, uint64(size)); err == nil {
 		m.drop()
 		t.Error("mapped")
+	}
+}
+
+// A process that takes the local connection and says nothing holds up neither a handoff for longer than a probe, nor
+// the node's end.
+func TestLocalSilence(t *testing.T) {
+	deaf, err := listenLocal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	a, b := netNodes(t, func(c *Config) { c.Timeouts.Handshake = time.Hour })
+	b.t.(*netTransport).localName = deaf.Addr().String()
+	start(t, a, b, false, false).run(t, 100<<10)
+	idle(t, a, b)
+	c, err := net.Dial("unix", a.t.local())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Read(make([]byte, 1)); err != nil { // its nonce: it waits for ours
+		t.Fatal(err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		a.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(30 * time.Second):
+		t.Error("Close waits for a handshake")
+	}
+}
+
+// localPair returns the two ends of a same-host lane.
+func localPair(t *testing.T, cfg *Config) (*localConn, *localConn) {
+	t.Helper()
+	l, err := listenLocal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	other := make(chan *localConn, 1)
+	go func() {
+		defer close(other)
+		if c, err := l.AcceptUnix(); err == nil {
+			if y, err := shakeLocal(t.Context(), c, cfg, false); err == nil {
+				other <- y
+			}
+		}
+	}()
+	x, err := dialLocalConn(t.Context(), cfg, l.Addr().String())
+	y := <-other
+	if err != nil || y == nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, c := range []*localConn{x, y} {
+			c.stop()
+			c.unmap()
+		}
+	})
+	return x, y
+}
+
+// A lane whose other end reads nothing breaks: nobody else notices who waits on it.
+func TestLocalPeerReadsNothing(t *testing.T) {
+	cfg, _ := Config{Addr: "x", Incarnation: 1, Timeouts: Timeouts{Progress: 100 * time.Millisecond}}.fill()
+	x, _ := localPair(t, &cfg)
+	p := newPump(x, false)
+	failed := make(chan error, 1)
+	p.onFail = func(err error) { failed <- err }
+	for range 100_000 {
+		p.giveBack(0)
+	}
+	go p.run()
+	select {
+	case <-failed:
+	case <-time.After(30 * time.Second):
+		p.fail(ErrClosed)
+		t.Fatal("the lane waits for ever")
+	}
+}
+
+// A source that sends more units than its memory can hold, because it uses parts again that it was not given back,
+// breaks the protocol: what is owed to it stays bounded.
+func TestLocalOwedBounded(t *testing.T) {
+	_, mem, err := newShared(4 * arenaUnit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := newMapping(mem)
+	defer theirs.drop()
+	id := newID()
+	s := &session{n: &Node{limits: state.DefaultLimits()}}
+	s.strays.add(id, 1000)
+	out, conn := newMemDuplex("local", "a", "b")
+	in := &intake{sess: s, conn: conn, pump: newPump(conn, false), theirs: theirs}
+	f := &flow{}
+	f.b.Handoff = id
+	for range 5 {
+		if _, err := out.Write(sharedFrame(f, 0, 0, payload(1, 100))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out.finish()
+	if err := in.run(); !errors.Is(err, ErrProtocol) {
+		t.Errorf("five units in four pages: %v", err)
 	}
 }

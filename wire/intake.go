@@ -90,6 +90,9 @@ func (in *intake) shared(r *Receiver, f *frame) error {
 	if in.theirs == nil {
 		return &Error{Code: ErrProtocol, Detail: "a unit in shared memory on a lane that has none"}
 	}
+	if in.pump.owes() >= in.theirs.parts() {
+		return &Error{Code: ErrProtocol, Detail: "more units in shared memory than it has room for"}
+	}
 	off := binary.LittleEndian.Uint64(in.unit[state.HeaderSize:])
 	lim := in.sess.n.limits
 	var b []byte

@@ -29,6 +29,17 @@ type localConn struct {
 	theirs *mapping
 }
 
+// boundedWriter fails a write of which the peer reads nothing for too long, as TCP_USER_TIMEOUT does for TLS lanes.
+type boundedWriter struct {
+	c     *net.UnixConn
+	limit time.Duration
+}
+
+func (w boundedWriter) Write(p []byte) (int, error) {
+	w.c.SetWriteDeadline(time.Now().Add(w.limit))
+	return w.c.Write(p)
+}
+
 // localPrefix marks abstract socket names of this package.
 const localPrefix = "@tandem-"
 
@@ -56,15 +67,16 @@ func dialLocalConn(ctx context.Context, cfg *Config, name string) (*localConn, e
 	if err != nil {
 		return nil, err
 	}
-	return shakeLocal(c.(*net.UnixConn), cfg, true)
+	return shakeLocal(ctx, c.(*net.UnixConn), cfg, true)
 }
 
 // localHello precedes the lane hello: a nonce and the size of the sender's memory, whose descriptor comes with it.
 const localHello = 32 + 8
 
-// shakeLocal exchanges nonces and memory; it closes c if that fails.
-func shakeLocal(c *net.UnixConn, cfg *Config, dialled bool) (_ *localConn, err error) {
-	l := &localConn{UnixConn: c, w: bufio.NewWriterSize(c, 64<<10)}
+// shakeLocal exchanges nonces and memory; it closes c if that fails or ctx ends before.
+func shakeLocal(ctx context.Context, c *net.UnixConn, cfg *Config, dialled bool) (_ *localConn, err error) {
+	l := &localConn{UnixConn: c, w: bufio.NewWriterSize(boundedWriter{c, cfg.Timeouts.Progress}, 64<<10)}
+	defer context.AfterFunc(ctx, l.stop)()
 	defer func() {
 		if err != nil {
 			l.stop()
@@ -272,7 +284,7 @@ func (t *netTransport) acceptLocal(onLane func(lane)) {
 			continue
 		}
 		t.wg.Go(func() {
-			l, err := shakeLocal(c, t.cfg, false)
+			l, err := shakeLocal(t.ctx, c, t.cfg, false)
 			<-t.shakes
 			if err == nil {
 				onLane(l)

@@ -281,7 +281,7 @@ func TestLocalMemoryRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg, _ := Config{Addr: "x", Incarnation: 1}.fill()
-	if _, err := shakeLocal(c, &cfg, false); !errors.Is(err, ErrProtocol) {
+	if _, err := shakeLocal(t.Context(), c, &cfg, false); !errors.Is(err, ErrProtocol) {
 		t.Errorf("a hello without memory: %v", err)
 	}
 }

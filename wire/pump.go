@@ -52,6 +52,13 @@ func (p *pump) giveBack(off uint64) {
 	p.kick()
 }
 
+// owes is the number of parts that giveBack queued and the peer was not told of.
+func (p *pump) owes() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.back)
+}
+
 // writeBack writes what giveBack queued and reports whether that was anything.
 func (p *pump) writeBack(head *[frameSize]byte) (bool, error) {
 	p.mu.Lock()
