@@ -28,7 +28,7 @@ type Node struct {
 	pool   pool
 	budget budget
 	quota  quota
-	wg     sync.WaitGroup
+	crew   crew
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
@@ -80,7 +80,7 @@ func newNode(cfg Config, name string, t transport) *Node {
 }
 
 // spawn runs f on a goroutine that Close waits for.
-func (n *Node) spawn(f func()) { n.wg.Go(f) }
+func (n *Node) spawn(f func()) { n.crew.run(f) }
 
 // Endpoint returns what peers need to dial this node.
 func (n *Node) Endpoint() Endpoint { return n.t.endpoint() }
@@ -91,7 +91,7 @@ func (n *Node) Close() error {
 	n.mu.Lock()
 	if n.closed {
 		n.mu.Unlock()
-		n.wg.Wait()
+		n.crew.wait()
 		return nil
 	}
 	n.closed = true
@@ -112,7 +112,7 @@ func (n *Node) Close() error {
 		s.link.close(ErrClosed, "the worker shuts down")
 	}
 	err := n.t.close()
-	n.wg.Wait()
+	n.crew.wait()
 	return err
 }
 
