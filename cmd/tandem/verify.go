@@ -23,7 +23,7 @@ type verifyCmd struct {
 	Steps       int      `default:"0" help:"Tokens that either side decodes; 0: 32, with --quick 8."`
 	KVType      []string `name:"kv-type" help:"Element types of attention state: f16, bf16, q8_0; default: all." placeholder:"TYPE"`
 	Lane        []string `help:"How bulk state travels: tls, quic, local; default: all." placeholder:"LANE"`
-	Threads     int      `default:"0" help:"Threads that compute on either side; 0: the number of cores."`
+	Threads     int      `default:"0" help:"Threads that compute on either side; 0: the number of cores, one for the small models."`
 	GPULayers   int      `name:"gpu-layers" default:"-1" help:"Layers to put on an accelerator; -1: all, where there is one."`
 	Match       string   `help:"Verify only the cells whose names this regular expression matches." placeholder:"PATTERN"`
 	List        bool     `help:"List the cells and what is left out, and verify nothing."`
@@ -92,6 +92,9 @@ func (c *verifyCmd) options(lib, file string) verify.Options {
 	o := verify.Options{
 		Lib: lib, Model: file, Lengths: c.Lengths, MaxTokens: c.MaxTokens, Steps: c.Steps, KVTypes: c.KVType, Threads: c.Threads,
 		GPULayers: gpu, Quick: c.Quick, Match: c.Match, Seed: c.Seed, Version: version(),
+	}
+	if c.Model == "" && o.Threads == 0 {
+		o.Threads = 1 // steps this small are mostly waiting for the other thread, on a busy machine for very long
 	}
 	for _, l := range c.Lane {
 		if l == string(wire.LaneAuto) { // of a configuration file that workers share
