@@ -1,6 +1,10 @@
 package wire
 
 import (
+	"context"
+	"net"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -29,4 +33,27 @@ func TestSpawnWhileClosing(t *testing.T) {
 	close(stop)
 	<-busy
 	n.crew.wait()
+}
+
+// full is a listener without descriptors left.
+type full struct {
+	net.Listener
+	calls atomic.Int64
+}
+
+func (f *full) Accept() (net.Conn, error) {
+	f.calls.Add(1)
+	return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+}
+
+// A process without descriptors left does not burn its processor until it has some again.
+func TestAcceptWithoutDescriptors(t *testing.T) {
+	f := &full{}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	tr := &netTransport{tcp: f, ctx: ctx, shakes: make(chan struct{}, maxHandshakes)}
+	tr.acceptTCP(func(lane) {})
+	if n := f.calls.Load(); n < 2 || n > 300 {
+		t.Errorf("%d attempts in 300 ms", n)
+	}
 }

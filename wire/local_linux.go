@@ -277,7 +277,7 @@ func (t *netTransport) acceptLocal(onLane func(lane)) {
 		}
 		c, err := t.unix.AcceptUnix()
 		if err != nil {
-			if t.ctx.Err() != nil || !isTemporary(err) {
+			if !isTemporary(err) || !t.pause() {
 				return
 			}
 			<-t.shakes

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/quic-go/quic-go"
 	"github.com/tandem-llm/tandem/mesh"
@@ -154,7 +155,7 @@ func (t *netTransport) acceptTCP(onLane func(lane)) {
 		}
 		c, err := t.tcp.Accept()
 		if err != nil {
-			if t.ctx.Err() != nil || !isTemporary(err) {
+			if !isTemporary(err) || !t.pause() {
 				return
 			}
 			<-t.shakes
@@ -176,6 +177,19 @@ func isTemporary(err error) bool {
 	var t interface{ Temporary() bool }
 	return errors.As(err, &t) && t.Temporary()
 }
+
+// pause waits before the next attempt to accept, and reports false when there will be none.
+func (t *netTransport) pause() bool {
+	select {
+	case <-time.After(acceptPause):
+		return true
+	case <-t.ctx.Done():
+		return false
+	}
+}
+
+// acceptPause is long enough for a process without descriptors not to be busy with asking for them.
+const acceptPause = 20 * time.Millisecond
 
 func (t *netTransport) dial(ctx context.Context, to Endpoint, want string) (link, error) {
 	addr, err := resolveUDP(ctx, to.QUIC)
