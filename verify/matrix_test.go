@@ -108,6 +108,9 @@ func TestPlan(t *testing.T) {
 		if n := cells[1024]; n < full || n > full+20 {
 			t.Errorf("%s: %d cells of 1024 tokens, the product has %d", arch, n, full)
 		}
+		if n := cells[512]; (n > 0) != (arch == tiny.Gemma3) {
+			t.Errorf("%s: %d cells within a window", arch, n) // the window of gemma3 has 512 tokens
+		}
 		if n := cells[8192]; n < 8 || n > 40 {
 			t.Errorf("%s: %d pairwise cells", arch, n)
 		}

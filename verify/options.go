@@ -18,8 +18,8 @@ var ErrOptions = errors.New("verify")
 type Options struct {
 	// Lib is the directory of the engine's libraries, Model the GGUF file.
 	Lib, Model string
-	// Lengths are prompt lengths in tokens [1024, 8192, 32768, 65536; quick: 512]. Which cells a length gets
-	// follows from its size: see Tiers.
+	// Lengths are prompt lengths in tokens [1024, 8192, 32768, 65536; quick: 512; and the window of a model whose
+	// sliding window is shorter than all of them]. Which cells a length gets follows from its size.
 	Lengths []int
 	// MaxTokens bounds prompt lengths; 0 is no bound but memory and the model's context.
 	MaxTokens int
@@ -46,7 +46,8 @@ type Options struct {
 	// Progress, if set, is called before and after every cell, on the goroutine of Run.
 	Progress func(Progress)
 
-	match *regexp.Regexp
+	match  *regexp.Regexp
+	chosen bool // the caller chose the lengths
 	// damage is what a test does to import cells, blind what it keeps the gate from looking at.
 	damage func(*runner, Params) *pair.Damage
 	blind  bool
@@ -63,7 +64,7 @@ type Progress struct {
 	Note string
 }
 
-// Tiers: up to which length, in tokens, a prompt gets the full product of all parameters, pairwise
+// Up to which length, in tokens, a prompt gets the full product of all parameters, pairwise
 // covering cells, or one cold cell on each lane. Beyond, hybrid models get one cold cell.
 const (
 	fullUpTo     = 2048
@@ -71,8 +72,12 @@ const (
 	coldUpTo     = 49152
 )
 
+// shortest is the shortest prompt, in tokens.
+const shortest = 16
+
 func (o Options) withDefaults() (Options, error) {
-	if len(o.Lengths) == 0 {
+	o.chosen = len(o.Lengths) > 0
+	if !o.chosen {
 		o.Lengths = []int{1024, 8192, 32768, 65536}
 		if o.Quick {
 			o.Lengths = []int{512}
@@ -103,8 +108,8 @@ func (o Options) withDefaults() (Options, error) {
 		o.Seed = 1
 	}
 	for _, n := range o.Lengths {
-		if n < 16 || n > 1<<20 {
-			return o, fmt.Errorf("%w: prompts of %d tokens; give lengths from 16 to %d", ErrOptions, n, 1<<20)
+		if n < shortest || n > 1<<20 {
+			return o, fmt.Errorf("%w: prompts of %d tokens; give lengths from %d to %d", ErrOptions, n, shortest, 1<<20)
 		}
 	}
 	for _, kv := range o.KVTypes {

@@ -15,11 +15,18 @@ type plan struct {
 	inv   map[string]state.Inventory // by KV type
 	cells []Result
 	caps  []Cap
+	// lengths are the prompt lengths, ascending; within is one that was added for the model's window, or 0.
+	lengths []int
+	within  int
 }
 
 // newPlan makes the matrix for a model. memory is the bytes to stay within, 0 without a bound.
 func newPlan(o *Options, file *model.Model, memory int64) (*plan, error) {
-	p := &plan{o: o, file: file, inv: map[string]state.Inventory{}}
+	p := &plan{o: o, file: file, inv: map[string]state.Inventory{}, lengths: o.Lengths}
+	if w := file.Window; w >= shortest && w < o.Lengths[0] && !o.chosen {
+		// Layouts are controlled only while the window holds the whole prompt.
+		p.within, p.lengths = w, append([]int{w}, o.Lengths...)
+	}
 	var kvs []string
 	var unfit error
 	for _, kv := range o.KVTypes {
@@ -35,7 +42,7 @@ func newPlan(o *Options, file *model.Model, memory int64) (*plan, error) {
 	if len(kvs) == 0 {
 		return nil, fmt.Errorf("%w: no KV type fits the model: %w", ErrOptions, unfit)
 	}
-	for _, n := range o.Lengths {
+	for _, n := range p.lengths {
 		if why := p.unfit(n, kvs, memory); why != "" {
 			p.caps = append(p.caps, Cap{n, why})
 			p.add(Result{Name: fmt.Sprint(n), Kind: KindImport, Status: Skipped, Reason: why})
@@ -99,7 +106,7 @@ func (p *plan) length(n int, kvs []string) {
 		Lane: p.o.Lanes[0], Placement: Alone, Source: Held,
 	}
 	switch {
-	case n <= fullUpTo && !p.o.Quick:
+	case n <= fullUpTo && !p.o.Quick && n != p.within:
 		b := a
 		b.placements = a.placements[:len(a.placements)-1]
 		for _, v := range product(b.sizes()) {

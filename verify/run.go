@@ -106,7 +106,7 @@ func (r *runner) plan() error {
 	}
 	r.report = &Report{
 		Schema: ReportSchema, Tandem: r.o.Version, Started: time.Now().UTC(), Quick: r.o.Quick, Match: r.o.Match,
-		Steps: r.o.Steps, Seed: r.o.Seed, KVTypes: r.o.KVTypes, Lengths: r.o.Lengths, Caps: r.cells.caps, Cells: r.cells.cells,
+		Steps: r.o.Steps, Seed: r.o.Seed, KVTypes: r.o.KVTypes, Lengths: r.cells.lengths, Caps: r.cells.caps, Cells: r.cells.cells,
 		Model: Model{
 			File: filepath.Base(r.o.Model), Architecture: r.file.Architecture, Family: string(r.file.Family),
 			Layers: r.file.LayerCount,
@@ -178,7 +178,7 @@ func (r *runner) rank(i int) int {
 		return 1<<30 + i
 	}
 	p, n := c.Params, 0
-	n = slices.Index(r.o.Lengths, p.Tokens)
+	n = slices.Index(r.cells.lengths, p.Tokens)
 	n = n*8 + slices.Index(r.o.KVTypes, p.KVType)
 	n *= 2
 	if p.Placement == Threads {
