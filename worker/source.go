@@ -215,9 +215,6 @@ func (w *Worker) export(t *task) {
 	if s == nil || s.snd == nil || s.ended || s.done || t.seq < 0 {
 		return
 	}
-	if s.snd.Local() {
-		s.seal.overChecksum()
-	}
 	if w.eng.Paged() {
 		for s.sent < min(t.computed, t.prompt) {
 			end := min(s.sent+w.cfg.PageTokens, t.prompt)
@@ -242,7 +239,7 @@ func (w *Worker) export(t *task) {
 func (w *Worker) exportPage(t *task, first, end int, last bool) bool {
 	s := t.snd
 	size := w.eng.PageBytes(end - first)
-	buf, ok := s.snd.Buffer(size)
+	buf, ok := s.buffer(size)
 	if !ok {
 		w.refusedRoom(t)
 		return false
@@ -271,6 +268,16 @@ func (w *Worker) exportPage(t *task, first, end int, last bool) bool {
 	t.m.carried(state.AttentionKV, int64(size))
 	w.unitMoved(t, "page", state.AttentionKV.String(), size, first, end, true)
 	return true
+}
+
+// buffer is Sender.Buffer. The first one shows which lane the stream got, and so what
+// digests cover; asked before, the sender may get its place on a lane meanwhile.
+func (s *sending) buffer(size int) (*wire.Buffer, bool) {
+	buf, ok := s.snd.Buffer(size)
+	if ok && s.snd.Local() {
+		s.seal.overChecksum()
+	}
+	return buf, ok
 }
 
 // sendUnit queues a sealed unit. Where its digest covers the payload, that is
@@ -305,7 +312,7 @@ func (w *Worker) exportFinal(t *task) error {
 		if err != nil {
 			return err
 		}
-		buf, ok := s.snd.Buffer(size)
+		buf, ok := s.buffer(size)
 		if !ok {
 			w.refusedRoom(t)
 			return nil // Room brings us back
