@@ -186,3 +186,21 @@ func TestLocalOwedBounded(t *testing.T) {
 		t.Errorf("five units in four pages: %v", err)
 	}
 }
+
+// A source does not wait for ever for a destination that dialled and does not say which lanes there are.
+func TestLanesNotSaid(t *testing.T) {
+	deaf, err := listenLocal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	a, b := netNodes(t, func(c *Config) {
+		c.Lane, c.Timeouts.Handshake, c.Timeouts.Progress = LaneLocal, time.Hour, 500*time.Millisecond
+	})
+	a.t.(*netTransport).localName = deaf.Addr().String() // b waits for it
+	f := start(t, a, b, true, false)
+	f.rcv.Grant()
+	f.src.failedWith(t, ErrProgress)
+	f.dst.await(t, "quiesced")
+	idle(t, a, b)
+}

@@ -16,25 +16,26 @@ type Sender struct {
 
 	// The fields below are guarded by exchange.mu.
 
-	granted bool
-	credit  credit
-	hungry  bool // Buffer said no and Room was not called since
-	queue   []outgoing
-	cur     *Buffer // the unit being written, its header is done
-	hdr     [sharedSize]byte
-	off     int       // bytes of cur that are written
-	flight  int       // bytes of cur that are in the write under way
-	writing time.Time // start of the write under way in one of this handoff's buffers, or zero
-	starved time.Time // since when credit is missing for the queue's head, or zero
-	begunAt time.Time // start of cur
-	begun   int64     // cost of all units begun; less credit.released it is what is outstanding
-	units   uint32    // units queued so far
-	unit    uint32    // number of the unit cur
-	bytes   int64     // payload bytes queued so far
-	man     *manifest
-	manSent bool
-	endSent bool
-	sentAt  time.Time // when manifest and end were both written
+	granted  bool
+	credit   credit
+	hungry   bool // Buffer said no and Room was not called since
+	queue    []outgoing
+	cur      *Buffer // the unit being written, its header is done
+	hdr      [sharedSize]byte
+	off      int       // bytes of cur that are written
+	flight   int       // bytes of cur that are in the write under way
+	writing  time.Time // start of the write under way in one of this handoff's buffers, or zero
+	boarding time.Time // since when a place on a lane is sought, or zero
+	starved  time.Time // since when credit is missing for the queue's head, or zero
+	begunAt  time.Time // start of cur
+	begun    int64     // cost of all units begun; less credit.released it is what is outstanding
+	units    uint32    // units queued so far
+	unit     uint32    // number of the unit cur
+	bytes    int64     // payload bytes queued so far
+	man      *manifest
+	manSent  bool
+	endSent  bool
+	sentAt   time.Time // when manifest and end were both written
 	// confirmed: the destination has everything. It may say so before the last write returns here; Sent waits for that.
 	confirmed bool
 	sent      bool
@@ -221,6 +222,7 @@ func (s *Sender) onCredit(c credit) error {
 	s.sendManifest()
 	p, sess := s.pump, s.sess
 	if first && sess != nil {
+		s.boarding = time.Now()
 		s.n.spawn(func() { s.board(sess) })
 	}
 	s.mu.Unlock()
@@ -248,7 +250,7 @@ func (s *Sender) board(sess *session) {
 		p.unused()
 		return
 	}
-	s.pump = p
+	s.pump, s.boarding = p, time.Time{}
 	s.stats.Lane = p.conn.kind()
 	s.events.push(s.onRoom)
 	s.mu.Unlock()
@@ -283,6 +285,8 @@ func (s *Sender) stalled(now time.Time) string {
 	switch {
 	case over(s.writing):
 		return "the lane takes no bytes"
+	case over(s.boarding):
+		return "there is no lane yet"
 	case over(s.starved):
 		return "the destination gives no credit"
 	case !s.confirmed && over(s.sentAt):
