@@ -10,7 +10,7 @@ import (
 
 // Stats is what one side measured of one handoff.
 type Stats struct {
-	// Lane is "tls", "quic", or empty before the first byte.
+	// Lane is "tls", "quic" or "local", or empty before the first byte.
 	Lane string
 	// Peer is the other worker.
 	Peer string
@@ -41,7 +41,7 @@ type LinkStats struct {
 	SendRate, ReceiveRate float64
 	// Sent and Received count payload bytes of whole units.
 	Sent, Received int64
-	// Lanes is the number of TLS lanes that are up; 0 means QUIC streams.
+	// Lanes is the number of TLS and same-host lanes that are up; 0 means QUIC streams.
 	Lanes int
 	// Handoffs is the number of live handoffs.
 	Handoffs int
