@@ -36,8 +36,8 @@
 // # Memory
 //
 // Either side holds at most max(4 × Config.PageBytes, Config.Window) payload bytes of one handoff, or one single unit
-// where that is larger, and at most Config.Total over all handoffs in each direction. Buffers are zeroed before reuse.
-// Manifests come on top.
+// where that is larger, and at most Config.Total over all handoffs in each direction. Manifests come on
+// top. Buffers for sources are zeroed before reuse, and everything is zero soon after the last handoff ended.
 //
 // # Events
 //

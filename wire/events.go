@@ -83,11 +83,12 @@ type Unit struct {
 
 	once    sync.Once
 	release func(*Unit)
+	raw     []byte // Payload as it came from the pool
 	back    func() // gives shared memory back, or nil
 }
 
-// Release returns the buffer, which is zeroed before anybody else has it, and gives the bytes back to the sender as credit. It never blocks, may be called
-// from any goroutine, also after the handoff ended, and a second call does nothing.
+// Release returns the buffer, for another unit or to be zeroed, and gives the bytes back to the sender as credit. It never
+// blocks, may be called from any goroutine, also after the handoff ended, and a second call does nothing.
 func (u *Unit) Release() {
 	u.once.Do(func() {
 		if u.release != nil {

@@ -317,6 +317,15 @@ func mode(pull bool) string {
 	return "push"
 }
 
+// dirty (mu) counts the buffers that may hold state.
+func (p *pool) dirty() int {
+	n := 0
+	for _, l := range p.used {
+		n += len(l)
+	}
+	return n
+}
+
 // idle fails the test if a node holds anything of an ended handoff.
 func idle(t testing.TB, nodes ...*Node) {
 	t.Helper()
@@ -333,6 +342,17 @@ func idle(t testing.TB, nodes ...*Node) {
 			t.Errorf("%s still holds %+v", n.name, st)
 		}
 		n.pool.mu.Lock()
+		for range 1000 { // what was received is zeroed soon after the last handoff ended
+			if n.pool.dirty() == 0 {
+				break
+			}
+			n.pool.mu.Unlock()
+			time.Sleep(5 * time.Millisecond)
+			n.pool.mu.Lock()
+		}
+		if d := n.pool.dirty(); d > 0 {
+			t.Errorf("%s keeps %d buffers that are not zeroed", n.name, d)
+		}
 		for c, l := range n.pool.free {
 			for _, b := range l {
 				if !bytes.Equal(b[:cap(b)], make([]byte, c)) {

@@ -20,12 +20,38 @@ func TestClasses(t *testing.T) {
 	})
 }
 
-// What lies in the pool is zero, whatever was written, and no more than retained.
+// What lies in the pool is no more than retained. Buffers for sources are zero, whatever was written; buffers that units
+// were received in are when no handoff is under way.
 func TestPool(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &pool{retain: 1 << 20}
-		var out [][]byte
+		var out, received [][]byte
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			switch rapid.IntRange(0, 4).Draw(t, "kind") {
+			case 0:
+				b := p.getUsed(rapid.IntRange(1, 300<<10).Draw(t, "received"))
+				for i := range b[:cap(b)] {
+					b[:cap(b)][i] = 0xbb
+				}
+				received = append(received, b)
+				continue
+			case 1:
+				if n := len(received); n > 0 {
+					p.putUsed(received[n-1])
+					received = received[:n-1]
+				}
+				continue
+			case 2:
+				p.rest(true)
+				p.scrub()
+				if p.dirty() > 0 {
+					t.Fatalf("%d buffers are not zeroed", p.dirty())
+				}
+				if rapid.Bool().Draw(t, "goes on") {
+					p.rest(false)
+				}
+				continue
+			}
 			if len(out) > 0 && rapid.Bool().Draw(t, "put") {
 				b := out[len(out)-1]
 				out = out[:len(out)-1]
@@ -51,6 +77,12 @@ func TestPool(t *testing.T) {
 					}
 					sum += int64(c)
 				}
+			}
+			for c, l := range p.used {
+				if p.idle && len(l) > 0 {
+					t.Fatalf("%d buffers that hold state while nothing is under way", len(l))
+				}
+				sum += int64(c) * int64(len(l))
 			}
 			if sum != p.kept() || sum > p.retain {
 				t.Fatalf("%d bytes free, counted %d, retain %d", sum, p.kept(), p.retain)

@@ -188,6 +188,7 @@ func (n *Node) enlist(x *exchange, self state.Peer) error {
 		return x.errorf(ErrDuplicate, "", nil)
 	}
 	n.flows[x.key()] = x
+	n.pool.rest(false)
 	return nil
 }
 
@@ -204,6 +205,10 @@ func (n *Node) forget(x *exchange, e ending) {
 	if n.flows[x.key()] == x {
 		delete(n.flows, x.key())
 		n.past.add(x.key(), p)
+		if len(n.flows) == 0 {
+			n.pool.rest(true)
+			n.spawn(n.pool.scrub)
+		}
 	}
 	if p.code != 0 {
 		n.failed[p.code]++

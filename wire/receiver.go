@@ -160,7 +160,8 @@ func (r *Receiver) beginUnit(in *intake, f *frame, raw []byte, p *sharedPart) bo
 	if p != nil {
 		u.Payload, u.back = p.bytes, p.back
 	} else {
-		u.Payload = r.n.pool.get(int(h.Length))
+		u.raw = r.n.pool.getUsed(int(h.Length))
+		u.Payload = u.raw[:len(u.raw):len(u.raw)]
 	}
 	r.leave()
 	return true
@@ -279,7 +280,8 @@ func (r *Receiver) release(u *Unit) {
 	if u.back != nil {
 		u.back()
 	} else {
-		r.n.pool.put(u.Payload, 0)
+		r.n.pool.putUsed(u.raw)
+		u.raw = nil
 	}
 	r.mu.Lock()
 	r.stats.Held -= size
