@@ -204,3 +204,45 @@ func TestLanesNotSaid(t *testing.T) {
 	f.dst.await(t, "quiesced")
 	idle(t, a, b)
 }
+
+// A lane that breaks under a handoff ends that one only; its memory goes with the last unit and buffer in it, and the
+// next handoff has a lane again.
+func TestLocalLaneBreaks(t *testing.T) {
+	a, b := netNodes(t, nil)
+	f := start(t, a, b, false, true)
+	f.rcv.Grant()
+	p := payload(3, 1<<20)
+	f.put(t, 0, p)
+	f.dst.await(t, "unit")
+	buf, ok := f.snd.Buffer(1 << 20)
+	own := ownArena(t, a)
+	if !ok || buf.shared != own {
+		t.Fatal("no buffer in shared memory")
+	}
+	f.dst.mu.Lock()
+	u := f.dst.units[0]
+	f.dst.mu.Unlock()
+	f.rcv.mu.Lock()
+	theirs := f.rcv.in.theirs
+	f.rcv.mu.Unlock()
+	f.snd.mu.Lock()
+	lane := f.snd.pump.conn
+	f.snd.mu.Unlock()
+	lane.stop()
+	f.src.failedWith(t, ErrPeerLost)
+	f.dst.failedWith(t, ErrPeerLost)
+	until(t, "a lane again", func() bool { s := a.Stats(); return len(s.Links) == 1 && s.Links[0].Lanes == 1 })
+	g := start(t, a, b, false, false)
+	g.run(t, 1, 2<<20)
+	if got := g.snd.Stats().Lane; got != "local" {
+		t.Errorf("the next handoff went over %q", got)
+	}
+	if !bytes.Equal(u.Payload, p) {
+		t.Error("the unit changed after its lane was gone")
+	}
+	copy(buf.Bytes, p)
+	u.Release()
+	buf.Discard()
+	until(t, "the memory is gone", func() bool { return own.refs.Load() == 0 && theirs.refs.Load() == 0 })
+	idle(t, a, b)
+}
