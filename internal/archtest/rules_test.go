@@ -13,7 +13,7 @@ type row struct {
 
 // The core decides and knows nothing of the world: the same code runs live,
 // under test and on a virtual clock. Its packages may import each other.
-var core = []string{"handoff", "state", "sample", "text", "route", "kv", "sched", "place", "reshard", "spec"}
+var core = []string{"handoff", "state", "sample", "text", "route", "kv", "kv/block", "kv/radix", "kv/internal/ledger", "sched", "place", "reshard", "spec"}
 
 // coreLibraries are the modules from outside that a core package may import.
 var coreLibraries = map[string]map[string]string{
@@ -50,6 +50,7 @@ var layers = []row{
 	{"bench/serve", []string{"bench"}, "a client of any server, so it knows none"},
 
 	{"cmd/tandem", []string{"api/openai", "bench", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "supervise", "telemetry", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
+	{"kv/kvtest", []string{"core"}, "a suite for managers of kv to run"},
 	{"internal/archtest", nil, "tests only"},
 	{"internal/e2e", nil, "tests only; what they import is not limited"},
 }
@@ -78,8 +79,8 @@ var fences = []fence{
 	{"net/http", []string{"api/...", "bench/serve", "gateway", "telemetry", "cmd/tandem"}, "workers speak bus and wire, never HTTP"},
 	{"crypto/tls", []string{"mesh", "wire", "bus", "gateway", "cmd/tandem"}, "TLS settings come from mesh"},
 	{"log", nil, "log/slog is the one logger"},
-	{"testing", []string{"engine/enginetest"}, "not in what is shipped, except a suite for engines to run"},
-	{"github.com/google/go-cmp/...", []string{"engine/enginetest"}, "for tests"},
+	{"testing", []string{"engine/enginetest", "kv/kvtest"}, "not in what is shipped, except suites for implementations to run"},
+	{"github.com/google/go-cmp/...", []string{"engine/enginetest", "kv/kvtest"}, "for tests"},
 	{"pgregory.net/rapid", nil, "for tests"},
 	{"github.com/cockroachdb/datadriven", nil, "for tests"},
 	{"go.uber.org/goleak", nil, "for tests"},
