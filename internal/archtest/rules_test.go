@@ -82,7 +82,7 @@ var fences = []fence{
 	{"testing", []string{"engine/enginetest", "kv/kvtest"}, "not in what is shipped, except suites for implementations to run"},
 	{"github.com/google/go-cmp/...", []string{"engine/enginetest", "kv/kvtest"}, "for tests"},
 	{"pgregory.net/rapid", nil, "for tests"},
-	{"github.com/cockroachdb/datadriven", nil, "for tests"},
+	{"github.com/cockroachdb/datadriven", []string{"kv/kvtest"}, "for tests"},
 	{"go.uber.org/goleak", nil, "for tests"},
 	{"github.com/openai/openai-go/...", nil, "for tests"},
 	{"golang.org/x/tools/...", nil, "for tests"},

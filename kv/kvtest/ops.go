@@ -48,7 +48,7 @@ func (w *world) start() error {
 	match := w.real.Match(n, false)
 	s, cached, o := w.real.Start(n)
 	if o == kv.OK && match != cached {
-		return fmt.Errorf("Match says %d, Start %d", match, cached)
+		return fmt.Errorf("match says %d, Start %d", match, cached)
 	}
 	wantCached, want := w.model.begin(s, n, active)
 	if o != want || cached != wantCached {
@@ -67,7 +67,7 @@ func (w *world) reserve() error {
 	match := w.real.Match(n, true)
 	s, cached, o := w.real.Reserve(id, n)
 	if o == kv.OK && match != cached {
-		return fmt.Errorf("Match says %d, Reserve %d", match, cached)
+		return fmt.Errorf("match says %d, Reserve %d", match, cached)
 	}
 	old, q := w.model.byID(id)
 	var want kv.Outcome
@@ -132,7 +132,7 @@ func (w *world) publish() error {
 		return differ(o, want)
 	}
 	if q != nil && w.real.Published(s) != q.published*bt {
-		return fmt.Errorf("Published is %d, want %d", w.real.Published(s), q.published*bt)
+		return fmt.Errorf("published is %d, want %d", w.real.Published(s), q.published*bt)
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (w *world) activate() error {
 		return differ(o, want)
 	}
 	if found, ok := w.real.Find(id); ok != (q != nil) || found != s {
-		return fmt.Errorf("Find gives %v %v, want %v", found, ok, s)
+		return fmt.Errorf("find gives %v %v, want %v", found, ok, s)
 	}
 	return nil
 }

@@ -13,4 +13,6 @@ func TestManager(t *testing.T) {
 	kvtest.Run(t, kvtest.Suite{New: newManager, Check: check, Ops: 500_000})
 }
 
+func TestScripts(t *testing.T) { kvtest.Scripts(t, newManager) }
+
 func BenchmarkManager(b *testing.B) { kvtest.Benchmark(b, newManager) }
