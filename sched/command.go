@@ -252,7 +252,7 @@ func (s *Scheduler) Quiet(now time.Duration, id handoff.ID) Outcome {
 func (s *Scheduler) giveBack(ref Ref) {
 	r := &s.requests[ref]
 	seq := r.seq
-	r.seq, r.lent = 0, false
+	r.seq, r.lent = 0, false // before the notice: the memory is not its own
 	if r.state == StateQuarantine {
 		s.note(NoteFreed, ref, 0)
 		s.forget(ref)
@@ -282,7 +282,7 @@ func (s *Scheduler) freed(ref Ref) {
 	if _, o := s.kv.Grow(r.seq, 0); o != kv.Unknown {
 		return // a transfer of the request that had it before still touches it
 	}
-	s.returned(r)
 	s.note(NoteFreed, ref, 0)
+	s.returned(r)
 	s.forget(ref)
 }

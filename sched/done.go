@@ -128,9 +128,9 @@ func (s *Scheduler) stopped(ref Ref) {
 	r.release, r.stop, r.finished, r.failed = false, false, false, false
 	switch {
 	case release:
-		id := r.id
+		id, seq := r.id, r.seq
 		if s.free(ref) == Accepted {
-			s.notices = append(s.notices, Notice{Kind: NoteFreed, Ref: ref, ID: id})
+			s.notices = append(s.notices, Notice{Kind: NoteFreed, Ref: ref, ID: id, Seq: seq})
 		}
 	case stop:
 		s.note(NoteRetired, ref, r.computed)

@@ -139,11 +139,15 @@ func (s *Scheduler) preempt(ref Ref) {
 	s.leave(ref)
 	r := &s.requests[ref]
 	had := r.computed
+	if s.cfg.NoRecompute {
+		s.note(NoteFailed, ref, had)
+	} else {
+		s.note(NotePreempted, ref, had)
+	}
 	s.kv.Free(r.seq) // not touched, so it is back at once
 	s.returned(r)
 	if s.cfg.NoRecompute {
 		r.state = StateStopped
-		s.note(NoteFailed, ref, had)
 		return
 	}
 	if decoding {
@@ -152,5 +156,4 @@ func (s *Scheduler) preempt(ref Ref) {
 	r.computed = 0
 	r.state = StateWaiting
 	s.pushOrdered(&s.queue[r.side], ref)
-	s.note(NotePreempted, ref, had)
 }

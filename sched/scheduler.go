@@ -168,7 +168,8 @@ func (s *Scheduler) Notices(dst []Notice) []Notice {
 }
 
 func (s *Scheduler) note(kind NoticeKind, ref Ref, tokens int32) {
-	s.notices = append(s.notices, Notice{Kind: kind, Ref: ref, ID: s.requests[ref].id, Tokens: tokens})
+	r := &s.requests[ref]
+	s.notices = append(s.notices, Notice{Kind: kind, Ref: ref, ID: r.id, Tokens: tokens, Seq: r.seq})
 }
 
 // blocks is the number of blocks that tokens take.

@@ -175,6 +175,7 @@ type Notice struct {
 	Tokens int32
 	Blocks int32
 	ID     handoff.ID
+	Seq    kv.Seq // the memory that it is about; zero without any
 }
 
 // Info describes a request.
