@@ -37,8 +37,9 @@ type Manager interface {
 	// Publish says that the first tokens of an active sequence are computed: full
 	// blocks among them that have a key become prefix hits. A block whose key is
 	// stored already is exchanged for the stored one (event Adopted), except
-	// that while the sequence is touched nothing is exchanged: publishing stops
-	// there, and goes on with the next call once it is quiet. Outcomes: OK,
+	// that while the sequence is touched, or with Config.Fixed, nothing is
+	// exchanged: publishing stops there, and goes on with the next call once it is
+	// quiet. Outcomes: OK,
 	// Unknown, Conflict, Invalid (more tokens than blocks).
 	Publish(s Seq, tokens int, keys []Key) Outcome
 

@@ -20,6 +20,12 @@ type Config struct {
 	// MarkBytes bounds the bytes of all marked snapshots.
 	MarkBytes int64
 
+	// Fixed keeps the blocks of a sequence as they are, for engines that cannot
+	// exchange a part of a sequence's state for an equal one (recurrent families):
+	// publishing ends at a block whose key is stored already, and the rest stays
+	// the sequence's own.
+	Fixed bool
+
 	// Events records events for the host, which must then take them.
 	Events bool
 }

@@ -146,8 +146,8 @@ const (
 	NoteFinished
 	// NotePreempted: its memory was taken; it is Waiting again. Tokens: what it had.
 	NotePreempted
-	// NoteFailed: it lacked memory and is not recomputed here. It is Stopped. Tokens:
-	// what it had.
+	// NoteFailed: it lacked memory and is not recomputed here. It is Stopped, and its
+	// memory is back unless a transfer can touch it. Tokens: what it had.
 	NoteFailed
 	// NoteRetired: the step that ran when it was cancelled is done; no step uses it any
 	// more.

@@ -13,7 +13,7 @@ type row struct {
 
 // The core decides and knows nothing of the world: the same code runs live,
 // under test and on a virtual clock. Its packages may import each other.
-var core = []string{"handoff", "state", "sample", "text", "route", "kv", "kv/block", "kv/radix", "kv/internal/ledger", "sched", "place", "reshard", "spec"}
+var core = []string{"handoff", "state", "sample", "text", "route", "kv", "kv/block", "kv/radix", "kv/internal/ledger", "kv/mirror", "sched", "place", "reshard", "spec"}
 
 // coreLibraries are the modules from outside that a core package may import.
 var coreLibraries = map[string]map[string]string{

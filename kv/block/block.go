@@ -127,8 +127,8 @@ func (x *index) Publish(q *ledger.Seq, self kv.Seq, keys []kv.Key) {
 			t.Keys[mine] = keys[i]
 			t.Link(mine)
 			x.book.Stored(self, mine, i, keys)
-		case q.Touched > 0:
-			return // a transfer reads or writes mine
+		case x.book.Stays(q):
+			return
 		default:
 			x.ref(b, q.Class)
 			q.Blocks[i] = b

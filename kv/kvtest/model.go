@@ -231,7 +231,7 @@ func (m *model) publish(q *mseq, keys []kv.Key) {
 			q.blocks[i].key = keys[i]
 			m.index[keys[i]] = q.blocks[i]
 			m.emit(kv.Stored, i, keys[i])
-		} else if q.touched > 0 {
+		} else if q.touched > 0 || m.cfg.Fixed {
 			return
 		} else {
 			q.blocks[i] = b

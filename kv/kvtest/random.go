@@ -52,7 +52,7 @@ var keysOf = func() (all [1 << depth][]kv.Key) {
 func randomConfig(r *rand.Rand) kv.Config {
 	return kv.Config{
 		Blocks: 4 + r.IntN(20), BlockTokens: 1 + r.IntN(4), Slots: 2 + r.IntN(6), Align: 1 + r.IntN(2),
-		Marked: r.IntN(3) == 0, MarkBytes: int64(r.IntN(12)), Events: true,
+		Marked: r.IntN(3) == 0, MarkBytes: int64(r.IntN(12)), Fixed: r.IntN(5) == 0, Events: true,
 	}
 }
 

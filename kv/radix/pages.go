@@ -25,8 +25,8 @@ func (t *tree) Publish(q *ledger.Seq, self kv.Seq, keys []kv.Key) {
 	for i := q.Published; i < len(keys); i = q.Published {
 		c, ok := t.child(q.Node, &keys[i])
 		switch {
-		case ok && q.Touched > 0:
-			return // a transfer reads or writes the pages that would be exchanged
+		case ok && t.book.Stays(q):
+			return
 		case ok:
 			t.adopt(q, self, c, keys)
 		default:

@@ -168,6 +168,10 @@ func (m *Manager) unmarked(block int32, key kv.Key) {
 	}
 }
 
+// Stays reports whether the sequence's own blocks must not be exchanged for equal
+// ones: a transfer reads or writes them, or the engine cannot.
+func (m *Manager) Stays(q *Seq) bool { return q.Touched > 0 || m.cfg.Fixed }
+
 // Align is the number of blocks that hits are rounded to.
 func (m *Manager) Align() int { return m.cfg.Align }
 
