@@ -55,6 +55,10 @@
 //
 // # Hosts
 //
+// A host with an engine that keeps state by sequence maps one to the other with
+// kv/mirror. Where such an engine cannot exchange a part of a sequence's state for
+// an equal one, Config.Fixed says so.
+//
 // Blocks tells which physical blocks a sequence has, in the order of its tokens.
 // Events tells, in order, what became a hit, what was evicted, what was exchanged
 // for an equal block, and which snapshot is to be dropped. They are recorded only
@@ -65,6 +69,6 @@
 // with an Outcome. In steady state no operation allocates. Costs, with n the
 // blocks concerned: Find, Snapshot, Touch, Quiet, Rekey O(1); everything else
 // O(n), and kv/radix adds O(log nodes) per evicted node and O(depth of the path
-// in nodes). A block costs 36 bytes in both (kv/radix: 48
-// more for each node), 16 more with Marked, and 4 for each sequence that has it.
+// in nodes). A block costs about 40 bytes in both (kv/radix: 48 more for each node), 16
+// more with Marked, and 4 for each sequence that has it.
 package kv

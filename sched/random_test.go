@@ -15,7 +15,7 @@ import (
 
 var (
 	seedFlag = flag.Uint64("seed", 0, "run only the random episode with this seed")
-	opsFlag  = flag.Int("ops", 600_000, "random commands and steps")
+	opsFlag  = flag.Int("ops", 400_000, "random commands and steps")
 )
 
 const episode = 250

@@ -5,7 +5,7 @@
 //
 // Make a Manager with New; kv.Manager says what each method does. Finding a
 // prefix is one table look-up per block, evicting a block is O(1), and a block
-// costs 36 bytes. Sequences need no slot unless Config.Slots says so.
+// costs about 40 bytes. Sequences need no slot unless Config.Slots says so.
 package block
 
 import (
@@ -29,15 +29,14 @@ func New(cfg kv.Config) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{}
-	m.Init(cfg, &m.index)
-	m.index.init(&m.Manager, cfg.Blocks)
+	m.index.init(ledger.Init(&m.Manager, cfg, &m.index), cfg.Blocks)
 	return m, nil
 }
 
 // index holds every block: in use, in the list of cached ones, or on the stack of
 // free ones.
 type index struct {
-	book *ledger.Manager
+	book *ledger.Book
 	// refs counts the sequences of each block. A block with none is on exactly one
 	// of the lists below.
 	refs []ledger.Refs
@@ -47,7 +46,7 @@ type index struct {
 	free       int32 // top of the stack of blocks without key and sequence; none: -1
 }
 
-func (x *index) init(book *ledger.Manager, blocks int) {
+func (x *index) init(book *ledger.Book, blocks int) {
 	x.book = book
 	x.refs = make([]ledger.Refs, blocks)
 	x.next = make([]int32, blocks+1)

@@ -13,7 +13,7 @@ func check(manager kv.Manager) error {
 	x := &m.index
 	refs := make([]ledger.Refs, len(x.refs))
 	published := make([]bool, len(x.refs))
-	err := m.Each(func(q *ledger.Seq) error {
+	err := x.book.Each(func(q *ledger.Seq) error {
 		for i, b := range q.Blocks {
 			refs[b] = refs[b].Add(q.Class)
 			if i < q.Published {
@@ -45,7 +45,7 @@ func check(manager kv.Manager) error {
 			if err := put(int32(b), "in use", refs[b].Class()); err != nil {
 				return err
 			}
-			if _, found := m.Table.Get(&m.Table.Keys[b]); found != published[b] {
+			if _, found := x.book.Table.Get(&x.book.Table.Keys[b]); found != published[b] {
 				return fmt.Errorf("block %d: published %v, in the table %v", b, published[b], found)
 			}
 		}
@@ -55,7 +55,7 @@ func check(manager kv.Manager) error {
 		if err := put(b, "cached", ledger.Cached); err != nil {
 			return err
 		}
-		if at, ok := m.Table.Get(&m.Table.Keys[b]); !ok || at != b {
+		if at, ok := x.book.Table.Get(&x.book.Table.Keys[b]); !ok || at != b {
 			return fmt.Errorf("cached block %d is not found by its key", b)
 		}
 	}
@@ -63,7 +63,7 @@ func check(manager kv.Manager) error {
 		if err := put(b, "free", ledger.Free); err != nil {
 			return err
 		}
-		if m.Table.Keys[b] != (kv.Key{}) || m.Marks.Has(b) {
+		if x.book.Table.Keys[b] != (kv.Key{}) || x.book.Marks.Has(b) {
 			return fmt.Errorf("free block %d has a key or a mark", b)
 		}
 	}
@@ -72,5 +72,5 @@ func check(manager kv.Manager) error {
 			return fmt.Errorf("block %d is nowhere", b)
 		}
 	}
-	return m.Counted(counts)
+	return x.book.Counted(counts)
 }

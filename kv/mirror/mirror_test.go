@@ -81,15 +81,15 @@ type request struct {
 
 // host runs a scheduler on the engine through the mirror.
 type host struct {
-	rand  *rand.Rand
-	m     kv.Manager
-	s     *sched.Scheduler
-	mir   *Mirror
-	e     *engine
-	reqs  map[handoff.ID]*request
-	ids   []handoff.ID
-	ops   []Op
-	came  int
+	rand *rand.Rand
+	m    kv.Manager
+	s    *sched.Scheduler
+	mir  *Mirror
+	e    *engine
+	reqs map[handoff.ID]*request
+	ids  []handoff.ID
+	ops  []Op
+	came int
 }
 
 func newHost(seed uint64) (*host, error) {

@@ -27,7 +27,7 @@ func check(manager kv.Manager) error {
 		spare[n] = true
 	}
 	refs := make([]ledger.Refs, len(t.nodes))
-	err := m.Each(func(q *ledger.Seq) error {
+	err := t.book.Each(func(q *ledger.Seq) error {
 		depth := 0
 		for n := q.Node; n != root; n = t.nodes[n].parent {
 			if spare[n] {
@@ -79,7 +79,7 @@ func check(manager kv.Manager) error {
 			return fmt.Errorf("node %d has %d pages, counted %d", n, d.pages, pages)
 		}
 		// Where keys are not chained, one node may hide another with the same key.
-		if c, ok := t.child(d.parent, &m.Table.Keys[d.first]); (!ok || c != n) && !hidden(t, n) {
+		if c, ok := t.child(d.parent, &t.book.Table.Keys[d.first]); (!ok || c != n) && !hidden(t, n) {
 			return fmt.Errorf("node %d is not found from its parent", n)
 		}
 		if d.at >= 0 {
@@ -106,7 +106,7 @@ func check(manager kv.Manager) error {
 		if err := put(p, "free", ledger.Free); err != nil {
 			return err
 		}
-		if m.Table.Keys[p] != (kv.Key{}) || m.Marks.Has(p) {
+		if t.book.Table.Keys[p] != (kv.Key{}) || t.book.Marks.Has(p) {
 			return fmt.Errorf("free page %d has a key or a mark", p)
 		}
 	}
@@ -115,7 +115,7 @@ func check(manager kv.Manager) error {
 			return fmt.Errorf("page %d is nowhere", p)
 		}
 	}
-	return m.Counted(counts)
+	return t.book.Counted(counts)
 }
 
 // hidden reports whether the table finds another node under a node's key.

@@ -6,8 +6,8 @@
 //
 // Make a Manager with New; kv.Manager says what each method does. In the words of
 // kv a page is a block. Locking costs the number of nodes on the path, finding a
-// prefix one table look-up per node and one comparison per page. A page costs 36
-// bytes and a node 48.
+// prefix one table look-up per node and one comparison per page. A page costs
+// about 40 bytes and a node 48.
 package radix
 
 import (
@@ -35,8 +35,7 @@ func New(cfg kv.Config) (*Manager, error) {
 		return nil, &kv.ConfigError{Field: "Slots", Value: 0, Want: "1 to 1048576 request slots"}
 	}
 	m := &Manager{}
-	m.Init(cfg, &m.tree)
-	m.tree.init(&m.Manager, cfg.Blocks)
+	m.tree.init(ledger.Init(&m.Manager, cfg, &m.tree), cfg.Blocks)
 	return m, nil
 }
 
@@ -58,7 +57,7 @@ type node struct {
 
 // tree holds every page: in a node, in a sequence, or on the stack of free ones.
 type tree struct {
-	book  *ledger.Manager
+	book  *ledger.Book
 	nodes []node
 	spare []int32 // entries of nodes that are not in use
 	// owner is the node of a page that is the first of one. Exactly those pages are
@@ -72,7 +71,7 @@ type tree struct {
 	tick       uint64
 }
 
-func (t *tree) init(book *ledger.Manager, pages int) {
+func (t *tree) init(book *ledger.Book, pages int) {
 	t.book = book
 	t.nodes = append(t.nodes, node{parent: -1, first: -1, last: -1, at: -1})
 	t.owner = make([]int32, pages)

@@ -14,7 +14,7 @@ func (m *Manager) Hold(id handoff.ID, s kv.Seq) kv.Outcome {
 	if id.IsZero() {
 		return kv.Invalid
 	}
-	if i, ok := m.ids[id]; ok {
+	if i, ok := m.b.ids[id]; ok {
 		if q.Class == Pinned && !q.draining && m.handle(i) == s {
 			return kv.Duplicate
 		}
@@ -47,11 +47,11 @@ func (m *Manager) Resume(s kv.Seq, n kv.Need) kv.Outcome {
 		return kv.Invalid
 	}
 	more := p.total - len(q.Blocks)
-	room := m.counts[Free] + m.counts[Cached]
+	room := m.b.counts[Free] + m.b.counts[Cached]
 	if more > room {
 		return kv.LackMemory
 	}
-	if more+p.wanted > room-m.headroom {
+	if more+p.wanted > room-m.b.headroom {
 		return kv.LackHeadroom
 	}
 	m.unname(q)
@@ -68,28 +68,28 @@ func (m *Manager) Rekey(old, id handoff.ID) kv.Outcome {
 	if id.IsZero() || old == id {
 		return kv.Invalid
 	}
-	i, ok := m.ids[old]
-	_, taken := m.ids[id]
+	i, ok := m.b.ids[old]
+	_, taken := m.b.ids[id]
 	switch {
 	case !ok && taken:
 		return kv.Duplicate
 	case !ok:
 		return kv.Unknown
-	case taken || m.seqs[i].draining:
+	case taken || m.b.seqs[i].draining:
 		return kv.Conflict
 	}
-	m.unname(&m.seqs[i])
+	m.unname(&m.b.seqs[i])
 	m.name(i, id)
 	return kv.OK
 }
 
 // Activate is documented at kv.Manager.
 func (m *Manager) Activate(id handoff.ID, keys []kv.Key) (kv.Seq, kv.Outcome) {
-	i, ok := m.ids[id]
+	i, ok := m.b.ids[id]
 	if !ok {
 		return 0, kv.Unknown
 	}
-	q := &m.seqs[i]
+	q := &m.b.seqs[i]
 	switch {
 	case q.draining || q.Class == Pinned:
 		return 0, kv.Conflict
@@ -106,7 +106,7 @@ func (m *Manager) Activate(id handoff.ID, keys []kv.Key) (kv.Seq, kv.Outcome) {
 
 // Find is documented at kv.Manager.
 func (m *Manager) Find(id handoff.ID) (kv.Seq, bool) {
-	i, ok := m.ids[id]
+	i, ok := m.b.ids[id]
 	if !ok {
 		return 0, false
 	}
@@ -134,13 +134,13 @@ func (m *Manager) end(q *Seq, i uint32) {
 	m.index.Drop(q)
 	m.unname(q)
 	*q = Seq{gen: q.gen + 1, Blocks: q.Blocks[:0]} // the next life reuses the slice
-	m.unused = append(m.unused, i)
-	m.alive--
+	m.b.unused = append(m.b.unused, i)
+	m.b.alive--
 }
 
 // Release is documented at kv.Manager.
 func (m *Manager) Release(id handoff.ID) kv.Outcome {
-	i, ok := m.ids[id]
+	i, ok := m.b.ids[id]
 	if !ok {
 		return kv.Unknown
 	}
@@ -182,23 +182,23 @@ func (m *Manager) Mark(s kv.Seq, tokens int, bytes int64) kv.Outcome {
 	if q == nil {
 		return kv.Unknown
 	}
-	step := m.cfg.Align * m.cfg.BlockTokens
-	if !m.cfg.Marked || bytes < 1 || tokens < 1 || tokens%step != 0 || tokens/m.cfg.BlockTokens > q.Published {
+	step := m.b.cfg.Align * m.b.cfg.BlockTokens
+	if !m.b.cfg.Marked || bytes < 1 || tokens < 1 || tokens%step != 0 || tokens/m.b.cfg.BlockTokens > q.Published {
 		return kv.Invalid
 	}
-	block := q.Blocks[tokens/m.cfg.BlockTokens-1]
+	block := q.Blocks[tokens/m.b.cfg.BlockTokens-1]
 	switch {
-	case m.Marks.Has(block):
-		m.Marks.use(block)
+	case m.b.Marks.Has(block):
+		m.b.Marks.use(block)
 		return kv.Duplicate
-	case bytes > m.Marks.limit:
+	case bytes > m.b.Marks.limit:
 		return kv.LackMemory
 	}
-	for m.Marks.used+bytes > m.Marks.limit {
-		old := m.Marks.oldest()
-		m.Marks.drop(old)
-		m.unmarked(old, m.Table.Keys[old])
+	for m.b.Marks.used+bytes > m.b.Marks.limit {
+		old := m.b.Marks.oldest()
+		m.b.Marks.drop(old)
+		m.b.unmarked(old, m.b.Table.Keys[old])
 	}
-	m.Marks.add(block, bytes)
+	m.b.Marks.add(block, bytes)
 	return kv.OK
 }
