@@ -88,7 +88,8 @@ func progress(turn, runs int, side string, took time.Duration, figures []Figure)
 func (r *Runs) Turns() int { return len(r.turns) }
 
 // Results returns one result per figure, in the order in which they first
-// appeared. With two sides or more it has the ratio of the first to the second.
+// appeared. With two sides or more it has the ratio of the first to the second,
+// unless it is a count: a figure without unit.
 func (r *Runs) Results() []Result {
 	var names []Figure
 	seen := map[string]bool{}
@@ -110,14 +111,14 @@ func (r *Runs) Results() []Result {
 }
 
 func (r *Runs) result(name, unit string) Result {
-	res := Result{Name: name, Unit: unit}
+	res := Result{Name: name, Unit: unit, Series: []Series{}}
 	for i, s := range r.sides {
 		series := NewSeries(s, r.values(name, i))
 		if series.N > 0 {
 			res.Series = append(res.Series, series)
 		}
 	}
-	if len(r.sides) > 1 {
+	if len(r.sides) > 1 && unit != "" {
 		a, b := r.values(name, 0), r.values(name, 1)
 		ratios := make([]float64, len(a))
 		for i := range a {

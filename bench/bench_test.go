@@ -66,17 +66,23 @@ func TestAlternate(t *testing.T) {
 	}
 }
 
-// What one side cannot measure is missing there, and there is no ratio.
+// What one side cannot measure is missing there, and there is no ratio; nor of
+// nothing, nor of counts.
 func TestMissingFigures(t *testing.T) {
-	a := Side{"A", func(context.Context) ([]Figure, error) { return []Figure{{"x", "", 1}, {"y", "", 0}}, nil }}
-	b := Side{"B", func(context.Context) ([]Figure, error) { return []Figure{{"x", "", math.NaN()}, {"y", "", 0}}, nil }}
+	a := Side{"A", func(context.Context) ([]Figure, error) {
+		return []Figure{{"x", "s", 1}, {"y", "s", 0}, {"n", "", 4}}, nil
+	}}
+	b := Side{"B", func(context.Context) ([]Figure, error) {
+		return []Figure{{"x", "s", math.NaN()}, {"y", "s", 0}, {"n", "", 2}}, nil
+	}}
 	runs, err := Alternate(t.Context(), Plan{Runs: 2}, a, b)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []Result{
-		{Name: "x", Series: []Series{NewSeries("A", []float64{1, 1})}},
-		{Name: "y", Series: []Series{NewSeries("A", []float64{0, 0}), NewSeries("B", []float64{0, 0})}},
+		{Name: "x", Unit: "s", Series: []Series{NewSeries("A", []float64{1, 1})}},
+		{Name: "y", Unit: "s", Series: []Series{NewSeries("A", []float64{0, 0}), NewSeries("B", []float64{0, 0})}},
+		{Name: "n", Series: []Series{NewSeries("A", []float64{4, 4}), NewSeries("B", []float64{2, 2})}},
 	}
 	if d := cmp.Diff(want, runs.Results()); d != "" {
 		t.Error(d)
@@ -158,7 +164,9 @@ func report() *Report {
 
 func TestTable(t *testing.T) {
 	var out bytes.Buffer
-	if err := report().WriteTable(&out); err != nil {
+	r := report()
+	r.Results = append(r.Results, Result{Name: "none"}, Result{Name: "unjudged", Bar: AtMost(OnRatio, 1)})
+	if err := r.WriteTable(&out); err != nil {
 		t.Fatal(err)
 	}
 	want := `tandem bench test
@@ -171,6 +179,7 @@ rate, tokens/s  A      1234     1235      1235     1235      1236     2
                 B      0.00012  0.00012   0.00012  0.00012   0.00012  1     
                 A / B  0.5      0.55      0.6      0.65      0.7      2     >= 0.95: MISSED
 failures        A      0        0         0        0         0        1     
+unjudged                                                              0     <= 1: not applicable
 rate: as told
 1 of the bars are missed
 `

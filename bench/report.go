@@ -139,8 +139,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 		if res.Ratio != nil {
 			tp.line("%s\t%s\t%s\t%s", name, res.Ratio.Name, spread(res.Ratio.Summary), res.verdict(OnRatio, ""))
 		}
-		if len(res.Series) == 0 && res.Ratio == nil {
-			tp.line("%s\t\t\t\t\t\t\t0\t%s", name, res.verdict(OnValue, ""))
+		if len(res.Series) == 0 && res.Bar != nil { // other figures without values are in JSON only
+			tp.line("%s\t\t\t\t\t\t\t0\t%s", name, res.verdict(res.Bar.On, ""))
 		}
 	}
 	if tp.err == nil {
@@ -168,7 +168,7 @@ func (r *Result) verdict(row, side string) string {
 	if r.Bar == nil || r.Bar.On != row {
 		return ""
 	}
-	if row == OnValue && len(r.Series) > 0 && side != r.Series[0].Name {
+	if row == OnValue && len(r.Series) > 1 && side != r.Series[0].Name {
 		return ""
 	}
 	word := "not applicable"

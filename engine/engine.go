@@ -124,18 +124,14 @@ type Engine interface {
 	// Unit 0 for the caller to set.
 	ExportSnapshot(seq int32, dst []byte) (int, []state.ComponentRef, error)
 
-	// ScanPage refuses a payload exactly as Import.Page would refuse its bytes, and
-	// hands visit the whole payload in consecutive pieces, each while it is still
-	// in the processor's cache: what else must read every byte, such as a digest,
-	// costs no second pass over memory. After an error visit may have seen a part
-	// only. Unlike everything else it may be called on any goroutine at any time
-	// before Close, also while the owner computes. visit may be nil and must not
-	// keep the pieces.
-	ScanPage(first, end int, payload []byte, visit func(piece []byte)) error
+	// ScanPage refuses a payload exactly as Import.Page would refuse its bytes.
+	// Unlike everything else it may be called on any goroutine at any time before
+	// Close, also while the owner computes.
+	ScanPage(first, end int, payload []byte) error
 
 	// ScanSnapshot is to Import.Snapshot what ScanPage is to Import.Page, for a
 	// sequence of tokens positions.
-	ScanSnapshot(tokens int, payload []byte, visit func(piece []byte)) error
+	ScanSnapshot(tokens int, payload []byte) error
 
 	// BeginImport starts the import of a sequence of tokens positions into an
 	// empty slot. The slot cannot be decoded until Commit.

@@ -89,6 +89,7 @@ func (q *request) retry(act handoff.RequestAction) {
 		reason = telemetry.RetryRefused
 	}
 	q.g.metrics.Retried(reason)
+	q.why = reason
 	q.g.cfg.Log.Info("request retried", "request", q.key, "why", string(reason), "phase", act.Phase.String(), "tokens", act.Index)
 	q.holder = nil
 	if act.ReuseSource {
@@ -96,6 +97,12 @@ func (q *request) retry(act handoff.RequestAction) {
 	}
 	for _, a := range q.attempts {
 		a.over = true
+	}
+	if a := q.attempts[len(q.attempts)-1]; a.record != nil && a.record.Failure == nil { // nobody failed: patience ended
+		a.record.Failure = &telemetry.Failure{Phase: act.Phase.String(), Code: "no_progress"}
+	}
+	for _, a := range q.attempts {
+		q.closeRecord(a, telemetry.EndedFailed)
 	}
 	q.place()
 }
@@ -111,6 +118,7 @@ func (q *request) forward() {
 		q.g.metrics.NextToken(q.served, now-q.lastAt)
 	}
 	q.lastAt = now
+	q.tokenSeen(now)
 	q.emitted = append(q.emitted, t.GetId())
 	var l openai.Logprob
 	if q.params.GetLogprobs() {
@@ -175,8 +183,17 @@ func (q *request) finish(act handoff.RequestAction) {
 	}
 	g.metrics.RequestEnded(q.served, outcome, now-q.arrival)
 	g.metrics.Tokens(end.prompt.prompt, end.prompt.cached, end.tokens)
+	r := telemetry.Request{
+		Key: q.key, Arrived: g.epoch.Add(q.arrival).Round(0), Mode: q.served, Outcome: outcome, Attempts: len(q.attempts),
+		Prompt: end.prompt.prompt, Cached: end.prompt.cached, Completion: end.tokens,
+		Admitted: q.since(q.admitted), Total: q.since(now),
+	}
+	if end.tokens > 0 {
+		r.TTFT = q.since(q.firstAt)
+	}
 	if end.tokens > 1 {
-		g.metrics.PerToken(q.served, (q.lastAt-q.firstAt)/time.Duration(end.tokens-1))
+		r.TPOT = (q.lastAt - q.firstAt) / time.Duration(end.tokens-1)
+		g.metrics.PerToken(q.served, r.TPOT)
 	}
 	g.cfg.Log.Info("request ended", "request", q.key, "outcome", string(outcome), "mode", string(q.served),
 		"prompt_tokens", end.prompt.prompt, "completion_tokens", end.tokens, "attempts", len(q.attempts), "took", now-q.arrival)
@@ -184,6 +201,7 @@ func (q *request) finish(act handoff.RequestAction) {
 	// a client that went away did not read is still in the outbox.
 	q.prompt, q.emitted, q.asm, q.params, q.out = nil, nil, nil, nil, nil
 	g.finished(q)
+	q.recorded(r)
 }
 
 // terms are the same on both workers of an attempt.

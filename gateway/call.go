@@ -12,6 +12,8 @@ import (
 	"github.com/tandem-llm/tandem/api/openai"
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/route"
+	"github.com/tandem-llm/tandem/telemetry"
+	"github.com/tandem-llm/tandem/telemetry/otlp"
 )
 
 // call is one HTTP request for an answer: a number of prompts with a number of samples each.
@@ -23,6 +25,8 @@ type call struct {
 	prompts  [][]int32
 	params   *buspb.Generation
 	arrival  time.Duration
+	admitted time.Duration
+	parent   otlp.Parent
 	head     openai.Head
 	out      *outbox
 	requests []*request
@@ -116,7 +120,7 @@ func (g *Gateway) begin(c *call) *openai.Error {
 			c.requests = append(c.requests, &request{
 				g: g, key: c.head.ID + "." + strconv.Itoa(index), tenant: c.tenant, mode: c.mode, index: index,
 				out: c.out, prompt: prompt, params: withSeed(c.params, seed+uint64(n)), maxTokens: limits[i],
-				arrival: c.arrival, deadline: now + g.cfg.RequestTimeout, asm: asm, tokenIDs: c.gen.ReturnTokenIDs,
+				arrival: c.arrival, admitted: c.admitted, parent: c.parent, why: telemetry.RetryNone, deadline: now + g.cfg.RequestTimeout, asm: asm, tokenIDs: c.gen.ReturnTokenIDs,
 			})
 		}
 	}
@@ -178,7 +182,8 @@ func (g *Gateway) admit(ctx context.Context, c *call) (leave func(), oerr *opena
 	if err != nil {
 		return nil, errQueue(err)
 	}
-	g.metrics.Waited(g.now() - began)
+	c.admitted = g.now()
+	g.metrics.Waited(c.admitted - began)
 	return leave, nil
 }
 

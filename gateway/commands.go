@@ -25,6 +25,7 @@ const (
 
 // reserve sends the reserve command. mu is held, as for all that follow.
 func (q *request) reserve(a *attempt) {
+	q.commanded(a, handoff.RoleDestination)
 	q.dispatch(a, handoff.RoleDestination, handoff.PhaseReserve, func() *buspb.Command {
 		return &buspb.Command{Body: &buspb.Command_Reserve{Reserve: &buspb.Reserve{
 			Terms:        q.terms(a),
@@ -38,6 +39,7 @@ func (q *request) reserve(a *attempt) {
 // prefill sends the prefill command, with the reservation.
 func (q *request) prefill(a *attempt, act handoff.RequestAction) {
 	forced := act.Index
+	q.commanded(a, handoff.RoleSource)
 	q.dispatch(a, handoff.RoleSource, handoff.PhasePrefill, func() *buspb.Command {
 		p := &buspb.Prefill{
 			Terms: q.terms(a), Generation: q.generation(forced),
@@ -53,6 +55,7 @@ func (q *request) prefill(a *attempt, act handoff.RequestAction) {
 // run sends the run command of a colocated request.
 func (q *request) run(a *attempt, act handoff.RequestAction) {
 	forced := act.Index
+	q.commanded(a, handoff.RoleSource)
 	q.dispatch(a, handoff.RoleSource, handoff.PhasePrefill, func() *buspb.Command {
 		return &buspb.Command{Body: &buspb.Command_Run{Run: &buspb.Run{
 			Terms: q.terms(a), Generation: q.generation(forced),
@@ -149,6 +152,7 @@ func (q *request) dispatch(a *attempt, side handoff.Role, phase handoff.Phase, b
 					q.g.fleet.suspect(t)
 				}
 				q.note(commandError(err))
+				a.unheard(commandError(err).Code)
 				q.avoid = append(q.avoid, t)
 				q.apply(handoff.RequestFact{Kind: handoff.FactFailed, Handoff: a.id, Side: side, Phase: phase})
 				q.mu.Unlock()
@@ -175,6 +179,7 @@ func (q *request) replied(a *attempt, side handoff.Role, phase handoff.Phase, r 
 	f := handoff.RequestFact{Kind: handoff.FactFailed, Handoff: a.id, Side: side, Phase: phase}
 	switch r.GetVerdict() {
 	case buspb.Verdict_VERDICT_ACCEPTED, buspb.Verdict_VERDICT_DUPLICATE:
+		q.heard(a, side, 0)
 		return
 	case buspb.Verdict_VERDICT_RELEASED:
 		// It ended before: a repeated command, and the statuses that tell why are on
@@ -184,6 +189,10 @@ func (q *request) replied(a *attempt, side handoff.Role, phase handoff.Phase, r 
 			return
 		}
 	default:
+		a.failed(r.GetCode())
+		if a.record != nil {
+			a.record.owed[side] = false // nothing was made there
+		}
 		q.refusedBy(a.target(side), r.GetCode())
 		if r.GetCode() == buspb.Code_CODE_RESTARTED {
 			// Another process has the name already and will announce itself: there is

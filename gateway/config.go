@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
+	"github.com/tandem-llm/tandem/telemetry/otlp"
 )
 
 // Mode says how requests may be served.
@@ -73,7 +74,10 @@ type Config struct {
 	ReadTimeout    time.Duration // a request's header, and its body; default 30 s
 	ShutdownGrace  time.Duration // for requests in flight at shutdown; default 30 s
 
+	SLO telemetry.SLO // what goodput is judged by; default: nothing but answers that came to their end
+
 	Metrics *telemetry.Gateway // default: a new one
+	Traces  *otlp.Exporter     // nil: off; whoever made it closes it after Run
 	Events  *telemetry.Events  // nil: off
 	Log     *slog.Logger       // default: discards
 }
@@ -114,6 +118,8 @@ func (c *Config) normalize() error {
 		{"WriteTimeout", c.WriteTimeout < 0},
 		{"ReadTimeout", c.ReadTimeout < 0},
 		{"ShutdownGrace", c.ShutdownGrace < 0},
+		{"SLO.TTFT", c.SLO.TTFT < 0},
+		{"SLO.TPOT", c.SLO.TPOT < 0},
 	} {
 		if v.negative {
 			return fmt.Errorf("%w: %s is negative: leave it out for its default", ErrConfig, v.name)

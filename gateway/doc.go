@@ -24,10 +24,16 @@
 // to the connection, under a deadline for each write. A client that reads too slowly fills the
 // outbox and loses its request; it never holds up a worker or another client.
 //
+// # Attribution
+//
+// Every attempt has a record, telemetry.Handoff, which joins what both workers measured with what the
+// gateway saw; attribution.go keeps it. Ended requests publish theirs to the metrics, the ring behind
+// GET /tandem/handoffs, and the trace exporter. Nothing is decided by it.
+//
 // # Concurrency
 //
 // A request has no goroutine of its own: whoever brings a fact locks it and executes the resulting
 // actions, none of which block (commands to workers are sent by goroutines that report back).
-// Lock order: request.mu, then Gateway.mu, then fleet.mu, acks.mu, outbox.mu or admission.mu, which
-// are leaves. No lock is held while calling the bus's Command or writing to a connection.
+// Lock order: request.mu, then Gateway.mu, then fleet.mu, acks.mu, outbox.mu, admission.mu, or those
+// of telemetry's ring and of the trace exporter, which are leaves. No lock is held while calling the bus's Command or writing to a connection.
 package gateway

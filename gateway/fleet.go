@@ -298,6 +298,16 @@ func (f *fleet) longest(mode Mode) int {
 	return max(f.longPair, f.longWhole)
 }
 
+// role returns the role of a live worker.
+func (f *fleet) role(t route.Target) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w := f.registry.Worker(t.Worker); w != nil && w.GetIncarnation() == t.Incarnation {
+		return w.GetRole()
+	}
+	return ""
+}
+
 func (f *fleet) live(t route.Target) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -44,11 +44,14 @@ type Gateway struct {
 	acks    *acks
 	handler http.Handler
 
+	handoffs *telemetry.Handoffs // the newest records
+
 	mu       sync.Mutex
 	link     Link                    // nil until Run; guarded by mu
 	requests map[handoff.ID]*request // by every attempt that a message may still name; guarded by mu
 	open     map[*request]struct{}   // requests that have not finished; guarded by mu
 	closed   []closing               // finished requests, oldest first; guarded by mu
+	late     []closing               // finished requests whose records wait for workers, oldest first; guarded by mu
 	busDown  time.Duration           // since when, 0 while the bus is up; guarded by mu
 	stopping bool                    // no new calls; guarded by mu
 	senders  int                     // goroutines that send commands; guarded by mu
@@ -76,7 +79,9 @@ func New(cfg Config) (*Gateway, error) {
 		live:     newLiveIDs(),
 		requests: make(map[handoff.ID]*request),
 		open:     make(map[*request]struct{}),
+		handoffs: telemetry.NewHandoffs(0),
 	}
+	g.metrics.SetSLO(cfg.SLO)
 	g.fleet = newFleet(cfg.Model, cfg.Tokenizer, cfg.WorkerTimeout)
 	g.acks = newAcks(g)
 	g.prompts = newPrompter(cfg.Vocab, cfg.Template)

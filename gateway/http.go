@@ -23,6 +23,7 @@ func (g *Gateway) routes() http.Handler {
 	mux.HandleFunc("GET /healthz", g.healthz)
 	mux.HandleFunc("GET /readyz", g.readyz)
 	mux.Handle("GET /metrics", g.metrics.Handler())
+	mux.HandleFunc("GET /tandem/handoffs", g.recent)
 	mux.HandleFunc("/", g.unknown)
 	return g.outermost(mux)
 }
@@ -180,6 +181,7 @@ func (g *Gateway) generate(w http.ResponseWriter, r *http.Request, e openai.Endp
 		refuse(telemetry.RejectedInvalid, oerr)
 		return
 	}
+	c.parent = g.cfg.Traces.Parent(r.Header)
 	// From here on the request may wait for long; each write sets a deadline of its own.
 	http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	leave, oerr := g.admit(r.Context(), c)
@@ -306,7 +308,7 @@ func (g *Gateway) unready() string {
 func (g *Gateway) unknown(w http.ResponseWriter, r *http.Request) {
 	known := map[string]string{
 		"/v1/chat/completions": "POST", "/v1/completions": "POST", "/v1/models": "GET",
-		"/healthz": "GET", "/readyz": "GET", "/metrics": "GET",
+		"/healthz": "GET", "/readyz": "GET", "/metrics": "GET", "/tandem/handoffs": "GET",
 	}
 	if method, ok := known[r.URL.Path]; ok {
 		w.Header().Set("Allow", method)

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/telemetry"
+	"github.com/tandem-llm/tandem/telemetry/otlp"
 )
 
 // request hosts one handoff.Request machine: one sample of one prompt. It has no goroutine; whoever
@@ -27,6 +28,8 @@ type request struct {
 	params    *buspb.Generation // without tokens; not changed
 	maxTokens int               // most completion tokens
 	arrival   time.Duration     // of the HTTP request
+	admitted  time.Duration
+	parent    otlp.Parent // the caller's span
 	deadline  time.Duration
 
 	mu       sync.Mutex
@@ -52,6 +55,9 @@ type request struct {
 	failure  *openai.Error // what the client is told if the request fails
 	served   telemetry.Mode
 
+	why   telemetry.Retry    // why the next attempt is made
+	final *telemetry.Request // from the request's end until its records are published
+
 	timer  *time.Timer // reports DeadlineReached
 	timeAt time.Duration
 	placer *time.Timer // ends waiting
@@ -72,6 +78,8 @@ type attempt struct {
 	over     bool        // fenced or finished: no new command but cancel
 
 	cancelling [3]bool // a cancel is being sent, by side
+
+	record *draft // until it is published
 }
 
 // target returns the worker on a side of the attempt.
@@ -119,6 +127,7 @@ func (q *request) apply(f handoff.RequestFact) {
 		f := q.facts[0]
 		q.facts = q.facts[1:]
 		now := q.g.now()
+		q.failing(f)
 		actions, result, err := q.machine.Apply(now, f, q.actions[:0])
 		q.record(now, f, actions, result, err)
 		if err != nil {
@@ -201,6 +210,7 @@ func (q *request) place() {
 	if p.policy == handoff.Disabled {
 		q.served = telemetry.Colocated
 	}
+	q.begun(a)
 	q.apply(handoff.RequestFact{Kind: handoff.FactPlaced, Policy: p.policy, Handoff: a.id, Rebind: p.rebind})
 }
 
@@ -248,6 +258,7 @@ func (q *request) workerLost(t route.Target) {
 	if q.done() {
 		return
 	}
+	q.silenced(t)
 	if h := q.holder; h != nil && h.source == t {
 		q.holder = nil
 		q.apply(handoff.RequestFact{Kind: handoff.FactWorkerLost, Handoff: h.id, Side: handoff.RoleSource})
@@ -289,6 +300,7 @@ func (q *request) abort(e *openai.Error) {
 	default:
 		f.Handoff, f.Side, f.Phase = q.machine.Handoff(), handoff.RoleSource, handoff.PhasePrefill
 	}
+	q.gaveUp(e.Code, f.Phase)
 	q.apply(f)
 }
 

@@ -61,6 +61,7 @@ func (g *Gateway) Run(ctx context.Context, link Link, ln net.Listener) error {
 	g.shutdown(server, ln != nil)
 	endBeat()
 	<-beatEnded
+	g.publishLate(g.now() + lateReports)
 	link.Goodbye()
 	return failed
 }
@@ -156,6 +157,7 @@ func (g *Gateway) sweep() {
 	}
 	lost := g.busDown != 0 && now-g.busDown >= g.cfg.BusWait
 	g.mu.Unlock()
+	g.publishLate(now)
 	g.changed(g.fleet.expire(now))
 	if lost {
 		for _, q := range g.openRequests() {
@@ -170,8 +172,27 @@ func (g *Gateway) finished(q *request) {
 	defer g.mu.Unlock()
 	delete(g.open, q)
 	g.closed = append(g.closed, closing{q, g.now() + fenceTime})
+	g.late = append(g.late, closing{q, g.now() + lateReports})
 	if len(g.closed) > maxFenced {
 		g.forget()
+	}
+}
+
+// publishLate publishes the records that waited long enough for workers by now.
+func (g *Gateway) publishLate(now time.Duration) {
+	for {
+		g.mu.Lock()
+		if len(g.late) == 0 || g.late[0].until > now {
+			g.mu.Unlock()
+			return
+		}
+		q := g.late[0].request
+		g.late[0] = closing{}
+		g.late = g.late[1:]
+		g.mu.Unlock()
+		q.mu.Lock()
+		q.publish(true)
+		q.mu.Unlock()
 	}
 }
 

@@ -100,9 +100,13 @@ func (q *request) told(a *attempt, side handoff.Role, st *buspb.Status) bool {
 	switch b := st.GetBody().(type) {
 	case *buspb.Status_Reserved:
 		a.endpoint, a.ticket, a.skip = b.Reserved.GetEndpoint(), b.Reserved.GetTicket(), b.Reserved.GetSkipTokens()
+		if a.record != nil {
+			a.record.Gateway.Reserved = q.since(q.g.now())
+		}
 		f.Kind = handoff.FactReserved
 	case *buspb.Status_Refused:
 		t := a.target(side)
+		a.failed(b.Refused.GetCode())
 		q.refusedBy(t, b.Refused.GetCode())
 		q.note(workerError(b.Refused.GetCode()))
 		q.avoid = append(q.avoid, t)
@@ -121,6 +125,10 @@ func (q *request) told(a *attempt, side handoff.Role, st *buspb.Status) bool {
 		f.Kind, f.Phase = handoff.FactFailed, handoff.PhaseTransfer
 		q.failed(a, side, b.StreamFailed.GetCode())
 	case *buspb.Status_Committed:
+		if d := a.record; d != nil {
+			d.committed, d.Gateway.Committed = true, q.since(q.g.now())
+			q.measured(a, side, b.Committed.GetAttribution(), false)
+		}
 		f.Kind = handoff.FactCommitted
 	case *buspb.Status_Ended:
 		return q.ended(a, side, b.Ended)
@@ -141,6 +149,9 @@ func (q *request) told(a *attempt, side handoff.Role, st *buspb.Status) bool {
 // attempt is answered with cancel.
 func (q *request) tokens(a *attempt, side handoff.Role, t *buspb.Tokens) bool {
 	q.counted(t.GetUsage())
+	if side == handoff.RoleDestination && a.record != nil {
+		a.record.committed = true // nobody decodes without
+	}
 	list, told := t.GetTokens(), false
 	for i, tok := range list {
 		index := int(t.GetFrom()) + i
@@ -169,6 +180,7 @@ func (q *request) tokens(a *attempt, side handoff.Role, t *buspb.Tokens) bool {
 // lost it comes again. Everything else fails the attempt.
 func (q *request) ended(a *attempt, side handoff.Role, e *buspb.Ended) bool {
 	q.counted(e.GetUsage())
+	defer q.measured(a, side, e.GetAttribution(), true)
 	outcome := handoff.Outcome(e.GetOutcome())
 	if outcome == handoff.OutcomeHandedOff || outcome == handoff.OutcomeFinishedAtSource || outcome == handoff.OutcomeCompleted {
 		return true
@@ -188,6 +200,7 @@ func (q *request) failed(a *attempt, side handoff.Role, code buspb.Code) {
 		return
 	}
 	t := a.target(side)
+	a.failed(code)
 	q.note(workerError(code))
 	q.avoid = append(q.avoid, t)
 	q.g.cfg.Log.Warn("an attempt failed", "request", q.key, "worker", t.Worker, "side", side.String(), "code", code.String())

@@ -98,7 +98,7 @@ func (l *destinationLedger) fact(f DestinationFact, before DestinationState) {
 		l.active = true
 	case FactStepRetired:
 		l.stepping = false
-	case FactCancelled, FactCoordinatorLost, FactDecodeFinished:
+	case FactCancelled, FactCoordinatorLost, FactDecodeFinished, FactDecodeFailed:
 		l.stepping = f.Stepping && before == DestinationActive
 	}
 }
@@ -106,7 +106,7 @@ func (l *destinationLedger) fact(f DestinationFact, before DestinationState) {
 func randomDestinationFact(r *rand.Rand, now time.Duration) DestinationFact {
 	return DestinationFact{
 		Kind: mostly(r, oneOf(r, FactReserved, FactStreamOpened, FactReceiveCompleted, FactActivationApplied, FactTransferQuiesced, FactStepRetired),
-			FactRouted, FactDecodeFinished, FactReceiveFailed, FactReservationExpired, FactCancelled, FactPeerLost,
+			FactRouted, FactDecodeFinished, FactDecodeFailed, FactReceiveFailed, FactReservationExpired, FactCancelled, FactPeerLost,
 			FactActivationFailed, FactCoordinatorLost, FactReserveRefused, FactDispatched, FactTokenOut, 200),
 		Policy: mostly(r, oneOf(r, DestinationFirst, SourceFirst), Disabled, 9), Part: mostly(r, oneOf[uint8](r, 0, 0, 1), 2, All),
 		Parts: mostly(r, oneOf[uint8](r, 1, 2), 3, 0, 17), Reason: ReasonClient, Finish: FinishStop, Never: r.IntN(2) == 0, Stepping: r.IntN(2) == 0,

@@ -118,6 +118,8 @@ func (m *Destination) apply(now time.Duration, f *DestinationFact, dst []Destina
 		return m.activationFailed(now, f, dst)
 	case FactDecodeFinished:
 		return m.decodeFinished(now, f, dst)
+	case FactDecodeFailed:
+		return m.decodeFailed(now, f, dst)
 	case FactStepRetired:
 		return m.stepRetired(f, dst)
 	case FactReservationExpired:
@@ -287,6 +289,13 @@ func (m *Destination) decodeFinished(now time.Duration, f *DestinationFact, dst 
 		m.finish = f.Finish
 	}
 	return m.end(now, OutcomeCompleted, f, dst)
+}
+
+func (m *Destination) decodeFailed(now time.Duration, f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {
+	if m.state != DestinationActive {
+		return m.refuse(dst, f, ErrImpossible, "ActivationApplied first")
+	}
+	return m.end(now, OutcomeFailed, f, dst)
 }
 
 func (m *Destination) stepRetired(f *DestinationFact, dst []DestinationAction) ([]DestinationAction, Result, error) {

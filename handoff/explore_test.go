@@ -189,6 +189,7 @@ func (x *explorer) explain(err error, key uint64) error {
 func TestExplore(t *testing.T) {
 	calm := func(p Policy) config { return config{policy: p, parts: 1, tokens: 2, nokill: true, nofail: true} }
 	full := func(p Policy) config { return config{policy: p, parts: 1, tokens: 2} }
+	badstep := func(c config) config { c.badstep = true; return c }
 	stuck := func(c config) config { c.stuck = true; return c }
 	parts := func(c config) config { c.parts = 2; return c }
 	retry := func(c config, p Policy) config { c.retries, c.retry = 1, p; return c }
@@ -200,6 +201,7 @@ func TestExplore(t *testing.T) {
 		{"disabled", full(Disabled), 0},
 		{"destination-first, no failures", calm(DestinationFirst), 0},
 		{"source-first, no failures", calm(SourceFirst), 50_000},
+		{"destination-first, only a step fails", badstep(calm(DestinationFirst)), 60_000},
 		{"destination-first", full(DestinationFirst), 20_000},
 		{"destination-first, stuck", stuck(full(DestinationFirst)), 10_000},
 		{"destination-first, 2 parts", parts(full(DestinationFirst)), 10_000},

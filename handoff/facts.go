@@ -108,6 +108,10 @@ const (
 	FactActivationFailed
 	// FactDecodeFinished (D): the completion ended. Fields: Finish, Stepping.
 	FactDecodeFinished
+	// FactDecodeFailed (D): the engine cannot go on with the sequence: a step or
+	// what follows it failed. The source's copy is gone, so the request can only be
+	// computed again. Fields: Stepping.
+	FactDecodeFailed
 	// FactReservationExpired (D): the clock reached the time of the last WakeAt.
 	// Reported by the host's timer in whatever state; counts only if it is due.
 	FactReservationExpired
@@ -155,7 +159,7 @@ var factNames = []string{
 	"StreamOpened", "StreamFailed", "SendCompleted", "ReaderCompleted", "LeaseRenewed",
 	"LeaseExpired", "StepRetired", "TransferQuiesced", "PeerLost", "CoordinatorLost", "Cancelled",
 	"Routed", "Reserved", "ReserveRefused", "ReceiveCompleted", "ReceiveFailed",
-	"ActivationApplied", "ActivationFailed", "DecodeFinished", "ReservationExpired",
+	"ActivationApplied", "ActivationFailed", "DecodeFinished", "DecodeFailed", "ReservationExpired",
 	"Admitted", "Placed", "Booked", "Committed", "TokenOut", "Finished", "Failed", "WorkerLost",
 	"SourceReleased", "DeadlineReached", "ClientGone",
 }

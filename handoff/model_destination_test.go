@@ -7,7 +7,7 @@ import "time"
 func (r *runner) toDestination(a uint8, now time.Duration, f DestinationFact) Result {
 	t := &r.w.att[a]
 	switch f.Kind {
-	case FactCancelled, FactCoordinatorLost, FactDecodeFinished:
+	case FactCancelled, FactCoordinatorLost, FactDecodeFinished, FactDecodeFailed:
 		f.Stepping = t.stepping
 	}
 	before := t.dst
@@ -34,7 +34,7 @@ func (r *runner) toDestination(a uint8, now time.Duration, f DestinationFact) Re
 	}
 	if before.state == DestinationActive && before.outcome == 0 && t.dst.outcome != 0 {
 		switch f.Kind {
-		case FactDecodeFinished, FactCancelled, FactCoordinatorLost:
+		case FactDecodeFinished, FactDecodeFailed, FactCancelled, FactCoordinatorLost:
 		default:
 			r.fail(8, "an active destination was ended by %s", f.Kind)
 		}

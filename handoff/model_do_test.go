@@ -126,6 +126,9 @@ func (r *runner) do(e event) {
 		} else if t.dstCount == w.cfg.tokens {
 			t.dstQ.push(FactDecodeFinished, 0)
 		}
+	case evStepFails:
+		t.stepping = false
+		t.dstQ.push(FactDecodeFailed, 0)
 	case evDestHears:
 		k, p := t.dstQ.pop()
 		r.toDestination(e.a, 0, DestinationFact{Kind: k, Part: p, Never: t.neverD && k == FactReserveRefused})

@@ -43,6 +43,7 @@ const (
 	evActivateFails           // restoring fails
 	evStep                    // a decode step starts
 	evStepEnds                // it ends
+	evStepFails               // the engine fails in it
 	evDestHears               // the destination is told its scheduler's oldest fact
 	evSourceExpires           // the source's timer fires
 	evDestExpires             // the destination's timer fires
@@ -62,7 +63,7 @@ var eventNames = [...]string{
 	"", "admit", "place", "place-fails", "book", "book-fails", "wake", "patience", "deadline", "client-gone",
 	"deliver", "compute", "finish-first", "reject", "decode-local", "retire", "source-hears", "connect", "reopen",
 	"arrive", "arrive-bad", "sent", "break", "ack", "ack-gone", "source-stream", "dest-stream", "source-quiet",
-	"dest-quiet", "reserve", "refuse", "refuse-never", "activate", "activate-fails", "step", "step-ends",
+	"dest-quiet", "reserve", "refuse", "refuse-never", "activate", "activate-fails", "step", "step-ends", "step-fails",
 	"dest-hears", "source-expires", "dest-expires", "source-alone", "dest-alone", "source-mourns", "dest-mourns",
 	"gateway-mourns", "kill-source", "kill-dest", "kill-gateway", "cut",
 }
@@ -257,6 +258,9 @@ func (w *world) destinationEvents(dst []event, t *attempt, a uint8) []event {
 	}
 	if t.stepping {
 		dst = append(dst, event{kind: evStepEnds, a: a})
+		if (!w.cfg.nofail || w.cfg.badstep) && !t.retires {
+			dst = append(dst, event{kind: evStepFails, a: a})
+		}
 	} else if t.active && t.dst.MayStep() && t.dstCount < w.cfg.tokens {
 		dst = append(dst, event{kind: evStep, a: a})
 	}

@@ -41,6 +41,7 @@ type config struct {
 	again   bool  // recompute when the destination is lost after the commit
 	stuck   bool  // an aborted stream becomes quiet only when it is forced
 	nofail  bool  // leave out refusals, rejections and invalid data
+	badstep bool  // with nofail: a decode step may fail all the same
 	nokill  bool  // leave out dead processes
 }
 

@@ -37,7 +37,7 @@ func drawConfig(t *rapid.T) config {
 func (e event) rare() bool {
 	switch e.kind {
 	case evPlaceFails, evBookFails, evWake, evPatience, evDeadline, evClientGone, evReject, evFinishFirst, evArriveBad, evBreak,
-		evRefuse, evRefuseNever, evActivateFails, evSourceExpires, evDestExpires, evKillSource, evKillDest, evKillGateway, evCut:
+		evRefuse, evRefuseNever, evActivateFails, evStepFails, evSourceExpires, evDestExpires, evKillSource, evKillDest, evKillGateway, evCut:
 		return true
 	case evDeliver:
 		return e.m == mCancelD || e.m == mCancelS

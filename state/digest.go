@@ -12,7 +12,30 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // UpdateChecksum adds p to a running CRC-32C and returns it; start from 0. Feeding a payload in
 // pieces gives the same sum as feeding it whole.
-func UpdateChecksum(sum uint32, p []byte) uint32 { return crc32.Update(sum, castagnoli, p) }
+func UpdateChecksum(sum uint32, p []byte) uint32 {
+	for len(p) > checksumStep {
+		load(p[:checksumStep])
+		sum = crc32.Update(sum, castagnoli, p[:checksumStep])
+		p = p[checksumStep:]
+	}
+	return crc32.Update(sum, castagnoli, p)
+}
+
+// checksumStep is how much is brought into the first-level cache before it is summed. The sum's
+// three interleaved streams are too much for the hardware's prefetching: straight from memory they
+// run at less than half of what a read in order and a sum in cache take together.
+const checksumStep = 8 << 10
+
+// load reads one byte of every cache line.
+//
+//go:noinline
+func load(p []byte) (any byte) {
+	for len(p) >= 256 {
+		any |= p[0] | p[64] | p[128] | p[192]
+		p = p[256:]
+	}
+	return any
+}
 
 // Digest is a 32-byte BLAKE3 digest. Comparing with == is fine for identities; use Same for keyed
 // digests. It prints as a placeholder, because digests of content do not belong in logs: use Hex
@@ -101,6 +124,37 @@ func (d *Digester) Start(h *UnitHeader) {
 
 // Write adds the next piece of the payload. It never fails.
 func (d *Digester) Write(p []byte) (int, error) { return d.h.Write(p) }
+
+// overChecksum ends the input of a digest that covers the payload by its checksum.
+const overChecksum = "payload by checksum"
+
+// OverChecksum returns the digest of a unit whose payload is covered by the header's checksum alone:
+// for links that no byte leaves the host on, where reading every byte a second time buys nothing.
+// Whoever verifies it has verified the checksum. It equals no digest that covers the payload.
+func (d *Digester) OverChecksum(h *UnitHeader) Digest {
+	d.h.Reset()
+	encodeHeader(d.buf[:], *h)
+	d.h.Write(d.buf[:offChecksum+4])
+	d.h.WriteString(overChecksum)
+	return d.Sum()
+}
+
+// Piece adds the bytes from off on of a unit that is arriving; those at 0 begin it.
+func (d *Digester) Piece(h *UnitHeader, off int, p []byte) {
+	if off == 0 {
+		d.Start(h)
+	}
+	d.h.Write(p)
+}
+
+// Arrived is the digest that the manifest must list for a unit whose last piece Piece was given, or,
+// overChecksum, none of whose pieces.
+func (d *Digester) Arrived(h *UnitHeader, overChecksum bool) Digest {
+	if overChecksum {
+		return d.OverChecksum(h)
+	}
+	return d.Sum()
+}
 
 // Sum returns the digest of what was written since Start.
 func (d *Digester) Sum() Digest {

@@ -8,7 +8,8 @@ type UnitRef struct {
 	Layers    Range
 	Tokens    Range
 	Length    uint64
-	// Digest is the keyed digest of header and payload; see Digester.
+	// Digest is the keyed digest of header and payload, or of the header and the payload's checksum; see
+	// Digester.
 	Digest Digest
 }
 

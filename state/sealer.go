@@ -25,6 +25,11 @@ type Sealer struct {
 	units    []UnitRef
 	refs     []ComponentRef
 	final    bool
+	// overChecksum: digests cover payloads by their checksums.
+	overChecksum bool
+	// deferred: digests come later; pending is how many are missing.
+	deferred bool
+	pending  int
 }
 
 // NewSealer returns a sealer whose first unit has index 0.
@@ -32,11 +37,35 @@ func NewSealer(cfg SealerConfig) *Sealer {
 	return &Sealer{cfg: cfg, identity: cfg.Identity.Digest(), digester: NewDigester(cfg.Key)}
 }
 
+// OverChecksum makes the digests of units sealed from now on cover the payload by its checksum only;
+// see Digester.OverChecksum. Both sides of a link must agree on it.
+func (s *Sealer) OverChecksum() { s.overChecksum = true }
+
+// Defer leaves the digests of units sealed from now on to the caller, so that a payload can be sent
+// while it is hashed: with a Digester of the same key, over the header that Page or Snapshot returned and
+// the payload. Digest takes them, Pending counts those that are missing. Digests over checksums are
+// not deferred.
+func (s *Sealer) Defer() { s.deferred = true }
+
+// Pending returns how many digests are missing.
+func (s *Sealer) Pending() int { return s.pending }
+
+// Digest takes the digest of a unit by its index. Each is taken once.
+func (s *Sealer) Digest(index uint32, d Digest) error {
+	if uint64(index) >= uint64(len(s.units)) || s.units[index].Digest != (Digest{}) {
+		return refuse(ErrDigest, "sealer", "unit", utoa(uint64(index)), "a unit whose digest is missing")
+	}
+	s.units[index].Digest = d
+	s.pending--
+	return nil
+}
+
 // Units returns how many units were sealed.
 func (s *Sealer) Units() int { return len(s.units) }
 
 // Page makes the header of a page of the component kind over tokens, and computes the payload's
-// checksum and keyed digest: one pass each over the payload, which must not change afterwards.
+// checksum and keyed digest: one pass each over the payload, which must not change afterwards (after
+// OverChecksum one pass in all).
 // Final says that the part has no unit after it. It refuses a payload whose length is not what the
 // inventory says, and anything after the final unit; a refused unit leaves the sealer unchanged.
 func (s *Sealer) Page(kind Kind, tokens Range, final bool, payload []byte) (UnitHeader, error) {
@@ -92,9 +121,18 @@ func (s *Sealer) seal(h UnitHeader, payload []byte) (UnitHeader, error) {
 		return UnitHeader{}, err
 	}
 	h.Checksum = UpdateChecksum(0, payload)
-	s.digester.Start(&h)
-	s.digester.Write(payload)
-	s.units = append(s.units, h.ref(s.digester.Sum()))
+	var d Digest
+	switch {
+	case s.overChecksum:
+		d = s.digester.OverChecksum(&h)
+	case s.deferred:
+		s.pending++
+	default:
+		s.digester.Start(&h)
+		s.digester.Write(payload)
+		d = s.digester.Sum()
+	}
+	s.units = append(s.units, h.ref(d))
 	s.final = h.Final
 	return h, nil
 }
@@ -106,6 +144,9 @@ func (s *Sealer) Manifest(m *Manifest) ([]byte, error) {
 	m.Units, m.Components = s.units, s.refs
 	if len(s.units) > 0 && !s.final {
 		return nil, m.refuse(ErrFinal, "units", "without a final unit", "")
+	}
+	if s.pending > 0 {
+		return nil, m.refuse(ErrDigest, "units", utoa(uint64(s.pending))+" without digest", "every digest")
 	}
 	if m.Binding.Handoff != s.cfg.Handoff {
 		return nil, m.refuse(ErrBinding, "handoff", "", "")

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -171,5 +172,93 @@ func TestDigesterStreams(t *testing.T) {
 	}
 	if UpdateChecksum(0, []byte("123456789")) != 0xe3069283 {
 		t.Error("checksum is not CRC-32C")
+	}
+}
+
+// A digest over the checksum follows the header, the checksum and the key, and is never one over the payload.
+func TestOverChecksum(t *testing.T) {
+	inv := testInventory(t)
+	p := make([]byte, inv[0].Bytes(8))
+	p[3] = 7
+	seal := func(s *Sealer, p []byte) (UnitHeader, Digest) {
+		h, err := s.Page(AttentionKV, Range{0, 8}, true, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h, s.units[0].Digest
+	}
+	s := newSealer(t, inv)
+	s.OverChecksum()
+	h, got := seal(s, p)
+	if want := NewDigester(testKey()).OverChecksum(&h); got != want {
+		t.Error("the sealer's digest is another one than the digester's")
+	}
+	if _, whole := seal(newSealer(t, inv), p); got == whole {
+		t.Error("it equals the digest over the payload")
+	}
+	other := h
+	other.Checksum ^= 1
+	if NewDigester(testKey()).OverChecksum(&other) == got {
+		t.Error("the checksum does not count")
+	}
+	other = h
+	other.Tokens.End++
+	if NewDigester(testKey()).OverChecksum(&other) == got {
+		t.Error("the header does not count")
+	}
+	key := testKey()
+	key[0] ^= 1
+	if NewDigester(key).OverChecksum(&h) == got {
+		t.Error("the key does not count")
+	}
+}
+
+// A unit whose digest comes later is the same as any other, and the manifest waits for it.
+func TestDeferredDigests(t *testing.T) {
+	inv := denseInventory(t)
+	seal := func(s *Sealer) []UnitHeader {
+		var all []UnitHeader
+		for i := range uint32(3) {
+			p := make([]byte, inv[0].Bytes(8))
+			p[0] = byte(i)
+			h, err := s.Page(AttentionKV, Range{8 * i, 8*i + 8}, i == 2, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, h)
+		}
+		return all
+	}
+	now, later := newSealer(t, inv), newSealer(t, inv)
+	later.Defer()
+	headers := seal(now)
+	if diff := cmp.Diff(headers, seal(later)); diff != "" {
+		t.Error(diff)
+	}
+	if later.Pending() != 3 || now.Pending() != 0 {
+		t.Errorf("%d and %d digests are missing", later.Pending(), now.Pending())
+	}
+	d := NewDigester(testKey())
+	for _, i := range []uint32{2, 0, 1} {
+		m := Manifest{Binding: testBinding(), Parts: 1, History: make([]int32, 25), Position: 24}
+		if _, err := later.Manifest(&m); !errors.Is(err, ErrDigest) {
+			t.Errorf("a manifest with %d digests missing: %v", later.Pending(), err)
+		}
+		p := make([]byte, inv[0].Bytes(8))
+		p[0] = byte(i)
+		d.Piece(&headers[i], 0, p[:5])
+		d.Piece(&headers[i], 5, p[5:])
+		if err := later.Digest(i, d.Arrived(&headers[i], false)); err != nil {
+			t.Fatal(err)
+		}
+		if err := later.Digest(i, Digest{1}); !errors.Is(err, ErrDigest) {
+			t.Errorf("a second digest: %v", err)
+		}
+	}
+	if err := later.Digest(3, Digest{1}); !errors.Is(err, ErrDigest) {
+		t.Errorf("a digest of no unit: %v", err)
+	}
+	if diff := cmp.Diff(now.units, later.units); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -74,7 +74,7 @@ func (g *Gateway) Judged(r *Request) Verdicts {
 
 // Handoff observes a finished record.
 func (g *Gateway) Handoff(h *Handoff) {
-	lane := laneLabel(h.Source.Stream.Lane)
+	lane := LaneName(h.Source.Stream.Lane)
 	g.handoffs.WithLabelValues(string(h.Mode), lane, string(h.Ending)).Inc()
 	g.chosen.WithLabelValues(string(h.Chosen)).Inc()
 	for _, s := range gatewayStages {
@@ -112,13 +112,16 @@ func (g *Gateway) counted(side Side, mode Mode, p *Part) {
 	g.positions.WithLabelValues(string(side), "computed").Add(float64(p.Computed))
 }
 
-// laneLabel keeps a label to its set, whatever a worker says.
-func laneLabel(lane string) string {
+// LaneName keeps a lane's name to a fixed set, whatever a worker says: tls, quic, local, other for
+// those of a newer release, and none where no byte moved.
+func LaneName(lane string) string {
 	switch lane {
-	case "tls", "quic":
+	case "tls", "quic", "local":
 		return lane
+	case "", "none":
+		return "none"
 	}
-	return "none"
+	return "other"
 }
 
 // SpanResult is what became of trace spans.

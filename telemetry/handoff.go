@@ -10,7 +10,7 @@ import (
 // `tandem handoffs` shows are made from it. It holds ids, names, counts and times, never content.
 //
 // Three clocks meet here and none is compared with another: every worker sends offsets since it
-// accepted its command, and the gateway finds out where on its own clock that was (At), to within
+// received its command, and the gateway finds out where on its own clock that was (At), to within
 // one message of the bus.
 
 // Request is what became of one sample of one prompt. Offsets are since its HTTP request arrived.
@@ -68,12 +68,15 @@ type Times struct {
 	Ended      time.Duration `json:"ended_ns"`               // the request's end, or the next attempt
 	// Tokens are the arrivals of the first few tokens of this attempt.
 	Tokens []time.Duration `json:"tokens_ns,omitempty"`
+	// Sampled says that the first of Tokens is the one that this attempt's source sampled at the end of
+	// its prefill: not one of a source that another attempt took over, or whose word was lost.
+	Sampled bool `json:"sampled,omitempty"`
 }
 
 // MaxTokenTimes bounds Times.Tokens.
 const MaxTokenTimes = 8
 
-// Part is what one worker measured, on its own clock: offsets since it accepted the command, 0 where
+// Part is what one worker measured, on its own clock: offsets since its command came, 0 where
 // something did not happen. Work that the two sides share has its fields here once.
 type Part struct {
 	Worker      string `json:"worker"`
@@ -127,7 +130,7 @@ type Component struct {
 
 // Stream is one side's view of the bytes between two workers.
 type Stream struct {
-	Lane      string        `json:"lane"` // tls or quic; empty: no byte moved
+	Lane      string        `json:"lane"` // as LaneName has it
 	Bytes     int64         `json:"bytes"`
 	Units     int           `json:"units"`
 	Open      time.Duration `json:"open_ns"`       // dialling to the open's answer, at the side that dialled

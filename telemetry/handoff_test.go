@@ -56,7 +56,7 @@ func sample() *Handoff {
 		},
 		Gateway: Times{
 			Placed: 2 * ms, Reserve: 3 * ms, Reserved: 8 * ms, Dispatched: 9 * ms, Committed: 121 * ms, Ended: 157 * ms,
-			Tokens: []time.Duration{112 * ms, 132 * ms, 145 * ms, 157 * ms},
+			Tokens: []time.Duration{112 * ms, 132 * ms, 145 * ms, 157 * ms}, Sampled: true,
 		},
 	}
 }
@@ -65,7 +65,7 @@ func TestSummarize(t *testing.T) {
 	h := sample()
 	h.Summarize()
 	want := Summary{
-		Bytes: 1000, Pages: 2, Queue: 12 * ms, Bandwidth: 125_000, RTT: ms / 10, Tail: 11 * ms, First: 2 * ms, Second: 20 * ms,
+		Bytes: 1000, Pages: 2, Queue: 12 * ms, Bandwidth: 125_000, RTT: ms / 10, Tail: 10 * ms, First: 2 * ms, Second: 20 * ms,
 		Commit: 2 * ms, Covered: 2*ms + 2*ms + 1*ms + 2*ms, Moving: 5*ms + 3*ms + 8*ms + 5*ms, Unhidden: 500,
 		Overlap: Overlap{Time: 7. / 21, Bytes: .5},
 	}
@@ -73,14 +73,24 @@ func TestSummarize(t *testing.T) {
 		t.Error(d)
 	}
 
+	h.Destination.At += 3 * ms // later than the source heard of it
+	if h.Summarize(); h.Summary.Tail != 11*ms {
+		t.Errorf("tail as far as the source's clock allows: %v", h.Summary.Tail)
+	}
 	// Each step takes away what the one before was read from.
+	h.Destination.Ready = 0
+	if h.Summarize(); h.Summary.Tail != 11*ms {
+		t.Errorf("tail by the source's clock: %v", h.Summary.Tail)
+	}
 	h.Source.Committed = 0
 	if h.Summarize(); h.Summary.Tail != 9*ms {
 		t.Errorf("tail by the gateway's arrivals: %v", h.Summary.Tail)
 	}
-	h.Gateway.Committed = 0
-	if h.Summarize(); h.Summary.Tail != 10*ms {
-		t.Errorf("tail by both workers' clocks: %v", h.Summary.Tail)
+
+	taken := sample()
+	taken.Gateway.Sampled = false // its first token at the gateway came from the destination
+	if taken.Summarize(); taken.Summary.First != 0 || taken.Summary.Second != 0 {
+		t.Errorf("of a source that was taken over: %+v", taken.Summary)
 	}
 
 	lost := sample()

@@ -71,10 +71,10 @@ const (
 	StageSlot      Stage = "slot"              // wait for a slot and cells, on either side
 	StagePrefill   Stage = "prefill"           // slot to first token sampled
 	StageExport    Stage = "export"            // pages and snapshot out of the engine
-	StageSeal      Stage = "seal"              // checksum and keyed digest of them
+	StageSeal      Stage = "seal"              // checksum, and what of the digest is made on the engine's thread
 	StageStall     Stage = "stall"             // computed pages waiting for credit or a buffer
 	StageWire      Stage = "wire"              // units under way
-	StageVerify    Stage = "verify"            // units checked and hashed at the destination
+	StageVerify    Stage = "verify"            // units looked through at the destination, on the stream's goroutine
 	StageWait      Stage = "wait"              // checked units waiting for the engine's thread
 	StageImport    Stage = "import"            // pages and snapshot into the engine
 	StageCommit    Stage = "commit"            // everything imported and valid to decodable
@@ -113,9 +113,6 @@ const (
 	EndedCancelled Ending = "cancelled"          // the request's client went away or its deadline came
 )
 
-// endings are all of them.
-var endings = []Ending{EndedHandedOff, EndedAtSource, EndedColocated, EndedFailed, EndedCancelled}
-
 // Target is how far a destination came.
 type Target string
 
@@ -139,7 +136,7 @@ const (
 type Failure struct {
 	Side  Side   `json:"side"`  // who failed; empty: the gateway gave up
 	Phase string `json:"phase"` // by package handoff's names
-	Code  string `json:"code"`  // by the bus's names, lower case; empty: no worker said
+	Code  string `json:"code"`  // what the worker said, by the bus's names, or why the gateway gave up, by the API's; empty: nobody said
 }
 
 // Verdict is how a request did against one objective.

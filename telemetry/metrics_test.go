@@ -93,7 +93,7 @@ func TestGatewayMetricsGolden(t *testing.T) {
 	g.Judged(&Request{Outcome: Stopped, TTFT: time.Millisecond, TPOT: time.Millisecond, Completion: 9})
 	whole := &Handoff{
 		Mode: Colocated, Chosen: ChosenFallback, Ending: EndedColocated, Attempt: 2, Target: TargetNone,
-		Source: Part{Slot: time.Millisecond, Prompted: 5 * time.Millisecond, Prompt: 10, Cached: 4, Computed: 6, Stream: Stream{Lane: "a lane of another release"}},
+		Source: Part{Slot: time.Millisecond, Prompted: 5 * time.Millisecond, Compute: work(1, Span{1 * ms, 5 * ms, 4 * ms}), Prompt: 10, Cached: 4, Computed: 6, Stream: Stream{Lane: "a lane of another release"}},
 	}
 	g.Handoff(whole)
 	g.Spans(SpansExported, 12)

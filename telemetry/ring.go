@@ -37,6 +37,19 @@ func (l *Handoffs) Add(h *Handoff) {
 	l.ring[int((h.Seq-1)%uint64(cap(l.ring)))] = h
 }
 
+// Newest is the number of the newest record, 0 before the first.
+func (l *Handoffs) Newest() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seq
+}
+
+// HandoffList is what GET /tandem/handoffs of a gateway answers.
+type HandoffList struct {
+	Newest   uint64     `json:"newest"`   // number of the newest record there is; a smaller one than before means a restart
+	Handoffs []*Handoff `json:"handoffs"` // newest first
+}
+
 // Query says which records are wanted. Zero fields want all.
 type Query struct {
 	After uint64 // only records with a larger number

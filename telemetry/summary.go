@@ -11,7 +11,7 @@ type Summary struct {
 	Bandwidth float64       `json:"bytes_per_s"`     // of the wire while a unit was under way
 	RTT       time.Duration `json:"rtt_ns"`          // of the link
 	Overlap   Overlap       `json:"overlap"`         // with prefill
-	Tail      time.Duration `json:"tail_ns"`         // first token sampled to the destination ready, as the source learns it
+	Tail      time.Duration `json:"tail_ns"`         // first token sampled to the destination ready
 	First     time.Duration `json:"first_token_ns"`  // first token sampled to first token at the gateway
 	Second    time.Duration `json:"second_token_ns"` // first to second token at the gateway: the switch
 	Commit    time.Duration `json:"commit_ns"`       // everything there and valid to decodable
@@ -30,11 +30,13 @@ type Overlap struct {
 func (h *Handoff) Summarize() {
 	s := &h.Source
 	m := Summary{Bytes: s.Stream.Bytes, Pages: s.Pages, RTT: s.Stream.RTT, Queue: s.Slot + s.Stall.Busy}
-	if n := len(h.Gateway.Tokens); n > 0 && s.Prompted > 0 {
-		m.First = max(0, h.Gateway.Tokens[0]-s.At-s.Prompted)
-	}
-	if len(h.Gateway.Tokens) > 1 {
-		m.Second = h.Gateway.Tokens[1] - h.Gateway.Tokens[0]
+	if g := &h.Gateway; g.Sampled && len(g.Tokens) > 0 {
+		if s.Prompted > 0 {
+			m.First = max(0, g.Tokens[0]-s.At-s.Prompted)
+		}
+		if len(g.Tokens) > 1 {
+			m.Second = g.Tokens[1] - g.Tokens[0]
+		}
 	}
 	if d := h.Destination; d != nil {
 		m.Queue += d.Slot
@@ -52,18 +54,20 @@ func (h *Handoff) Summarize() {
 	h.Summary = m
 }
 
-// tail is read from one clock where that can be: the source's, which samples the first token and
-// hears of the commit over the data plane. A source whose stream broke after everything was sent
-// hears of it later, from the gateway; then, or without its numbers, the gateway's two arrivals say
-// how far apart the two events were.
+// tail spans two clocks, which the gateway places on its own as late as the quickest message allows,
+// so that most of that cancels. The source heard of the commit after it happened, which bounds it on
+// a single clock. Without numbers of a worker, its own or the gateway's observations have to do.
 func (h *Handoff) tail(m *Summary) {
 	s, d, g := &h.Source, h.Destination, &h.Gateway
-	if s.Prompted > 0 && s.Committed > 0 {
-		m.Tail = s.Committed - s.Prompted
-	} else if g.Committed > 0 && len(g.Tokens) > 0 {
-		m.Tail = max(0, g.Committed-g.Tokens[0])
-	} else if s.Prompted > 0 && d.Ready > 0 {
+	if s.Prompted > 0 && d.Ready > 0 {
 		m.Tail = max(0, d.At+d.Ready-s.At-s.Prompted)
+		if s.Committed > 0 {
+			m.Tail = min(m.Tail, s.Committed-s.Prompted)
+		}
+	} else if s.Prompted > 0 && s.Committed > 0 {
+		m.Tail = s.Committed - s.Prompted
+	} else if g.Committed > 0 && g.Sampled {
+		m.Tail = max(0, g.Committed-g.Tokens[0])
 	}
 }
 
@@ -103,7 +107,7 @@ func (h *Handoff) stage(name Stage) (time.Duration, bool) {
 	case StageSlot:
 		return of(s.Slot+d.Slot, s.Slot > 0)
 	case StagePrefill:
-		return of(s.Prompted-s.Slot, s.Prompted > 0)
+		return of(s.Prompted-s.Slot, s.Prompted > 0 && s.Compute.Count > 0) // else it was taken over
 	case StageExport:
 		return work(s.Export)
 	case StageSeal:
@@ -123,9 +127,9 @@ func (h *Handoff) stage(name Stage) (time.Duration, bool) {
 	case StageTail:
 		return of(h.Summary.Tail, h.Target == TargetCommitted)
 	case StageFirst:
-		return of(h.Summary.First, len(g.Tokens) > 0 && s.Prompted > 0)
+		return of(h.Summary.First, g.Sampled && s.Prompted > 0)
 	case StageSwitch:
-		return of(h.Summary.Second, len(g.Tokens) > 1)
+		return of(h.Summary.Second, g.Sampled && len(g.Tokens) > 1)
 	case StageDecode:
 		return work(d.Decode)
 	}

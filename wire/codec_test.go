@@ -19,7 +19,7 @@ import (
 func samples() map[msgKind][]byte {
 	id := newID()
 	return map[msgKind][]byte{
-		msgHello:     hello{1, 1, "worker-1", 7, 9, LaneTLS, Endpoint{"a:1", "b:2", 4}}.encode(),
+		msgHello:     hello{1, 1, "worker-1", 7, 9, LaneTLS, Endpoint{"a:1", "b:2", 4}, "@c"}.encode(),
 		msgRefused:   refusal{ErrTicket, "no"}.encode(msgRefused),
 		msgOpen:      open{id, true, 1, 2, [proofSize]byte{3, 4}}.encode(),
 		msgCredit:    credit{1, 2, 3}.encode(),
@@ -253,6 +253,11 @@ func FuzzIntake(f *testing.F) {
 	p := payload(0, 100)
 	f.Add(append(rawHeader(id, 0, header(id, 0, p)), rawFrame(frame{kind: frameData, length: 100, handoff: id}, p)...))
 	f.Add(rawFrame(frame{kind: frameEnd, handoff: id}, nil))
+	shared := make([]byte, sharedSize)
+	h := header(id, 0, make([]byte, 1<<10))
+	h.Encode(shared[:state.HeaderSize])
+	f.Add(rawFrame(frame{kind: frameShared, length: sharedSize, handoff: id}, shared))
+	f.Add(rawFrame(frame{kind: frameBack, offset: 4096}, nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		cfg, err := Config{Addr: "x", Incarnation: 1, PageBytes: 1 << 10, LargestUnit: 64 << 10, Window: 64 << 10}.fill()
 		if err != nil {
@@ -267,7 +272,11 @@ func FuzzIntake(f *testing.F) {
 		pipe := newMemPipe(len(b) + 1)
 		pipe.write(b)
 		pipe.end(io.EOF, nil)
-		in := &intake{sess: s, conn: &memBulk{r: pipe, what: "quic"}}
+		lane := &memBulk{r: pipe, what: "local"}
+		in := &intake{
+			sess: s, conn: lane, pump: newPump(lane, false), theirs: newMapping(make([]byte, 64<<10)),
+			own: newArena(make([]byte, 64<<10), 1<<20),
+		}
 		in.run()
 		if r.Stats().Held > 64<<10 {
 			t.Fatalf("%d bytes held", r.Stats().Held)

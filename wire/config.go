@@ -12,23 +12,29 @@ type LaneMode string
 
 // The lane modes of Config.Lane.
 const (
-	// LaneAuto uses TLS lanes where the peer's TLS port answers within Timeouts.Probe, else QUIC streams.
+	// LaneAuto uses shared memory where the peer is a process of the same user on the same host (Linux), else TLS lanes
+	// where the peer's TLS port answers within Timeouts.Probe, else QUIC streams.
 	LaneAuto LaneMode = "auto"
 	// LaneQUIC uses QUIC streams only: one UDP port, several times the CPU per byte.
 	LaneQUIC LaneMode = "quic"
 	// LaneTLS uses TLS lanes only; a handoff to a peer whose TLS port does not answer fails with ErrLane.
 	LaneTLS LaneMode = "tls"
+	// LaneLocal uses shared memory only; a handoff to a peer on another host fails with ErrLane.
+	LaneLocal LaneMode = "local"
 )
 
-// UnmarshalText accepts the three modes; empty means auto.
+// has reports whether a mode may use another, concrete one.
+func (m LaneMode) has(one LaneMode) bool { return m == one || m == LaneAuto }
+
+// UnmarshalText accepts the modes; empty means auto.
 func (m *LaneMode) UnmarshalText(b []byte) error {
 	switch v := LaneMode(b); v {
 	case "":
 		*m = LaneAuto
-	case LaneAuto, LaneQUIC, LaneTLS:
+	case LaneAuto, LaneQUIC, LaneTLS, LaneLocal:
 		*m = v
 	default:
-		return configError("Lane", fmt.Sprintf("is %q; use auto, quic or tls", truncate(string(b), 32)))
+		return configError("Lane", fmt.Sprintf("is %q; use auto, quic, tls or local", truncate(string(b), 32)))
 	}
 	return nil
 }

@@ -125,7 +125,7 @@ func (n *Node) lastEndpoint(p state.Peer) Endpoint {
 
 // hello describes this node to a peer; want is the incarnation expected of it, or 0.
 func (n *Node) hello(want uint64) hello {
-	return hello{versionMin, versionMax, n.name, n.cfg.Incarnation, want, n.cfg.Lane, n.t.endpoint()}
+	return hello{versionMin, versionMax, n.name, n.cfg.Incarnation, want, n.cfg.Lane, n.t.endpoint(), n.t.local()}
 }
 
 // connect dials a peer and exchanges hellos.

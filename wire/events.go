@@ -33,6 +33,10 @@ type ReceiverEvents struct {
 	Open func() error
 	// Opened: the source is there; it may write once Grant is called.
 	Opened func()
+	// Piece shows the next bytes of a unit while it arrives, from its byte off on: in order, all of them, before its Unit
+	// and before the checksum was verified, and perhaps without a Unit to follow. The bytes may be read until it
+	// returns. It is for digests, so it is not called where they do not cover the payload: on same-host lanes.
+	Piece func(h *state.UnitHeader, off int, piece []byte)
 	// Unit hands over one unit, checksum verified. The callee owns it and must Release it once.
 	Unit func(*Unit)
 	// Manifest hands over the source's manifest, after the last Unit. The callee owns the bytes.
@@ -74,14 +78,15 @@ func (o Outcome) String() string {
 type Unit struct {
 	// Header is the decoded header. Its fields beyond length and checksum are the host's to judge.
 	Header state.UnitHeader
-	// Payload is valid until Release.
+	// Payload is valid until Release. It must not be written to: on a same-host lane it is the source's memory.
 	Payload []byte
 
 	once    sync.Once
 	release func(*Unit)
+	back    func() // gives shared memory back, or nil
 }
 
-// Release zeroes and returns the buffer and gives the bytes back to the sender as credit. It never blocks, may be called
+// Release returns the buffer, which is zeroed before anybody else has it, and gives the bytes back to the sender as credit. It never blocks, may be called
 // from any goroutine, also after the handoff ended, and a second call does nothing.
 func (u *Unit) Release() {
 	u.once.Do(func() {

@@ -209,7 +209,8 @@ func (x *exchange) attach(sess *session, st stream) (*control, error) {
 func (x *exchange) read(ctl *control) {
 	err := ctl.readLoop(x.n.cfg.ManifestBytes, x.receive)
 	var own *Error
-	if errors.As(err, &own) {
+	var end linkEnd
+	if errors.As(err, &own) && !errors.As(err, &end) {
 		x.end(ending{err: x.wrap(own), tell: &refusal{own.Code, own.Detail}})
 		// The peer is told why before the stream goes away: read on until it hung up, for a while.
 		ctl.st.SetReadDeadline(time.Now().Add(x.n.cfg.Timeouts.FirstByte))
@@ -432,6 +433,14 @@ func (x *exchange) Stats() Stats {
 		s.RTT = x.sess.link.rtt()
 	}
 	return s
+}
+
+// Local reports whether the payload travels in memory that both processes share, so that no byte leaves the host. A
+// sender knows from the first Room on, a receiver from the first Unit on.
+func (x *exchange) Local() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.stats.Lane == string(LaneLocal)
 }
 
 func isTimeout(err error) bool {

@@ -57,7 +57,7 @@ func TestSilentDestination(t *testing.T) {
 				if kind, _, err := readMsg(st, 0); kind != msgHello {
 					t.Fatalf("got %d, %v", kind, err)
 				}
-				st.Write(hello{1, 1, "destination", 1, 0, LaneQUIC, Endpoint{}}.encode())
+				st.Write(hello{1, 1, "destination", 1, 0, LaneQUIC, Endpoint{}, ""}.encode())
 				began := time.Now()
 				hs, _ := l.accept(context.Background())
 				tt.serve(t, hs)

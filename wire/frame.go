@@ -27,7 +27,12 @@ const (
 	frameData   frameKind = 2 // the unit's next bytes
 	frameEnd    frameKind = 3 // the handoff's last unit is complete, nothing follows
 	frameReset  frameKind = 4 // the handoff ended early, nothing follows
+	frameShared frameKind = 5 // a whole unit in shared memory: payload is its encoded state.UnitHeader and a u64, where it lies
+	frameBack   frameKind = 6 // the unit at this offset of the receiver's own shared memory is free again; handoff is zero
 )
+
+// sharedSize is the payload of a frameShared.
+const sharedSize = state.HeaderSize + 8
 
 // frame is one frame's header. Unit counts the handoff's units from 0.
 type frame struct {
@@ -36,6 +41,7 @@ type frame struct {
 	length  uint32
 	offset  uint64
 	handoff handoff.ID
+	wipe    bool // of the sender: the bytes may be zeroed once they are written
 }
 
 func (f *frame) encode(b *[frameSize]byte) {
@@ -61,6 +67,10 @@ func decodeFrame(b *[frameSize]byte) (frame, error) {
 		ok = ok && f.length > 0 && f.length <= maxFrame && f.offset <= maxUnit
 	case frameEnd, frameReset:
 		ok = ok && f.length == 0 && f.offset == 0
+	case frameShared:
+		ok = ok && f.length == sharedSize && f.offset == 0
+	case frameBack:
+		ok = ok && f.length == 0 && f.unit == 0 && f.handoff.IsZero()
 	default:
 		ok = false
 	}

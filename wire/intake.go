@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -18,11 +19,14 @@ import (
 type intake struct {
 	sess    *session
 	conn    bulk
+	pump    *pump     // of the same lane; nil for a single connection
+	own     *arena    // memory shared with the peer: parts come back
+	theirs  *mapping  // the peer's, or nil
 	single  bool      // the connection is one handoff's
 	owner   *Receiver // of a single connection, once known
 	scratch []byte
 	head    [frameSize]byte
-	unit    [state.HeaderSize]byte
+	unit    [sharedSize]byte
 }
 
 // run reads until the connection ends or breaks the protocol.
@@ -34,6 +38,12 @@ func (in *intake) run() error {
 		f, err := decodeFrame(&in.head)
 		if err != nil {
 			return err
+		}
+		if f.kind == frameBack {
+			if in.own == nil || !in.own.returned(int64(f.offset)) {
+				return &Error{Code: ErrProtocol, Detail: "the peer gives back memory that it does not have"}
+			}
+			continue
 		}
 		r := in.sess.receiver(f.handoff)
 		if in.single {
@@ -50,10 +60,14 @@ func (in *intake) run() error {
 		}
 		switch f.kind {
 		case frameHeader:
-			if _, err := in.full(in.unit[:], nil); err != nil {
+			if _, err := in.full(in.unit[:state.HeaderSize], nil); err != nil {
 				return err
 			}
-			r.beginUnit(in, &f, in.unit[:])
+			r.beginUnit(in, &f, in.unit[:state.HeaderSize], nil)
+		case frameShared:
+			if err := in.shared(r, &f); err != nil {
+				return err
+			}
 		case frameData:
 			if err := in.data(r, &f); err != nil {
 				return err
@@ -66,6 +80,49 @@ func (in *intake) run() error {
 			in.sess.through(f.handoff)
 		}
 	}
+}
+
+// shared takes a unit that lies in the peer's memory. Whatever becomes of it, the memory is given back once.
+func (in *intake) shared(r *Receiver, f *frame) error {
+	if _, err := in.full(in.unit[:], nil); err != nil {
+		return err
+	}
+	if in.theirs == nil {
+		return &Error{Code: ErrProtocol, Detail: "a unit in shared memory on a lane that has none"}
+	}
+	off := binary.LittleEndian.Uint64(in.unit[state.HeaderSize:])
+	lim := in.sess.n.limits
+	var b []byte
+	if h, err := state.DecodeUnitHeader(in.unit[:state.HeaderSize], &lim); err == nil { // else beginUnit says what is wrong
+		if b = in.theirs.slice(int64(off), int64(h.Length)); b == nil {
+			return &Error{Code: ErrProtocol, Detail: "a unit outside of the shared memory"}
+		}
+	}
+	in.theirs.hold() // for the host; the lane's own reference is there for as long as this goroutine
+	p := &sharedPart{bytes: b, back: func() {
+		in.theirs.drop()
+		in.pump.giveBack(off)
+	}}
+	if r == nil || !r.beginUnit(in, f, in.unit[:state.HeaderSize], p) {
+		p.back()
+		return nil
+	}
+	for done := 0; done < len(b); {
+		n := min(piece, len(b)-done)
+		dst := r.claim(in, f, done, n)
+		if dst == nil {
+			return nil // the unit was given back with the handoff
+		}
+		r.filled(dst, true)
+		done += n
+	}
+	return nil
+}
+
+// sharedPart is a unit's payload in the peer's memory; back gives it back.
+type sharedPart struct {
+	bytes []byte
+	back  func()
 }
 
 // errStreamDone ends the intake of a single stream in order.
@@ -127,6 +184,9 @@ func (in *intake) full(b []byte, r *Receiver) (int, error) {
 func (in *intake) stray(f *frame) error {
 	if !in.sess.allowStray(f) {
 		return &Error{Code: ErrProtocol, Detail: fmt.Sprintf("bulk frame of type %d for a handoff that is not open here", f.kind)}
+	}
+	if f.kind == frameShared {
+		return in.shared(nil, f)
 	}
 	return in.discard(int(f.length))
 }

@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// tlsLane is one TLS connection of a session: a pump for this side's handoffs, an intake for the peer's.
-type tlsLane struct {
+// sharedLane is one bulk connection of a session beside its QUIC connection: a pump for this side's handoffs, an intake
+// for the peer's.
+type sharedLane struct {
 	conn lane
 	pump *pump
 }
 
-// pick returns a pump for one handoff: of the TLS lane with the fewest handoffs, or of a new stream on the connection
-// itself. It waits for the first probe of the peer's TLS port.
+// pick returns a pump for one handoff: of the lane with the fewest handoffs, or of a new stream on the connection
+// itself. It waits for the first probe of the peer's lanes.
 func (s *session) pick(ctx context.Context) (*pump, error) {
 	select {
 	case <-s.probed:
@@ -26,8 +27,8 @@ func (s *session) pick(ctx context.Context) (*pump, error) {
 		if p := s.leastLoaded(); p != nil {
 			return p, nil
 		}
-		if s.mode == LaneTLS {
-			return s.onlyTLS()
+		if s.mode != LaneAuto {
+			return s.onlyLanes()
 		}
 	}
 	b, err := s.link.openBulk(ctx)
@@ -40,13 +41,10 @@ func (s *session) pick(ctx context.Context) (*pump, error) {
 	return p, nil
 }
 
-// onlyTLS is pick where QUIC streams are not allowed and there is no lane: one more attempt, if it is this side's.
-func (s *session) onlyTLS() (*pump, error) {
-	if s.dialed && s.to.TLS != "" {
-		s.mu.Lock()
-		s.dialing++
-		s.mu.Unlock()
-		s.dialLane(s.n.cfg.Timeouts.Handshake)
+// onlyLanes is pick where QUIC streams are not allowed and there is no lane: one more attempt, if it is this side's.
+func (s *session) onlyLanes() (*pump, error) {
+	if s.dialed {
+		s.dialLanes(s.n.cfg.Timeouts.Handshake)
 		if p := s.leastLoaded(); p != nil {
 			return p, nil
 		}
@@ -73,8 +71,11 @@ const reprobe = 30 * time.Second
 // grow (mu) dials another lane when there are more handoffs than lanes, so that the pool is warm for the next ones, and
 // tries again after a probe that failed.
 func (s *session) grow() {
-	if !s.dialed || s.mode == LaneQUIC || !s.settled || s.to.TLS == "" {
+	if !s.dialed || !s.mode.has(LaneTLS) || !s.settled || s.to.TLS == "" {
 		return
+	}
+	if len(s.lanes) > 0 && s.lanes[0].pump.own != nil {
+		return // one lane that moves no bytes is enough
 	}
 	have := len(s.lanes) + s.dialing
 	if have == 0 && !s.worked && time.Since(s.tried) < reprobe {
@@ -82,7 +83,7 @@ func (s *session) grow() {
 	}
 	if have < len(s.flows) && have < min(s.n.cfg.Lanes, max(s.to.Lanes, 1)) {
 		s.dialing++
-		s.n.spawn(func() { s.dialLane(s.n.cfg.Timeouts.Handshake) })
+		s.n.spawn(func() { s.dialLane(s.n.cfg.Timeouts.Handshake, s.dialTLS) })
 	}
 }
 
@@ -92,25 +93,47 @@ func (s *session) probe() {
 	if s.mode == LaneAuto {
 		limit = s.n.cfg.Timeouts.Probe
 	}
-	if s.to.TLS != "" {
-		s.mu.Lock()
-		s.dialing++
-		s.mu.Unlock()
-		s.dialLane(limit)
-	}
+	s.dialLanes(limit)
 	s.ctl.send(frameMsg(msgLanes, 0, nil))
 	s.settle()
 }
 
-// dialLane adds one lane to the pool, or not.
-func (s *session) dialLane(limit time.Duration) {
+// dialLanes adds the best lane that the peer can be reached by, if any: on this host, else over TLS.
+func (s *session) dialLanes(limit time.Duration) {
+	for _, way := range []struct {
+		mode LaneMode
+		to   string
+		dial func(context.Context) (lane, error)
+	}{
+		{LaneLocal, s.near, func(ctx context.Context) (lane, error) { return s.n.t.dialLocal(ctx, s.near) }},
+		{LaneTLS, s.to.TLS, s.dialTLS},
+	} {
+		if way.to == "" || !s.mode.has(way.mode) {
+			continue
+		}
+		s.mu.Lock()
+		s.dialing++
+		s.mu.Unlock()
+		if s.dialLane(limit, way.dial) {
+			return
+		}
+	}
+}
+
+func (s *session) dialTLS(ctx context.Context) (lane, error) {
+	return s.n.t.dialLane(ctx, s.to, s.peer.Worker)
+}
+
+// dialLane adds one lane to the pool and reports whether that worked.
+func (s *session) dialLane(limit time.Duration, dial func(context.Context) (lane, error)) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	defer context.AfterFunc(s.n.ctx, cancel)()
-	l, err := s.n.t.dialLane(ctx, s.to, s.peer.Worker)
+	l, err := dial(ctx)
 	if err == nil {
 		if err = s.greet(l, limit); err != nil {
 			l.stop()
+			l.unmap()
 		}
 	}
 	s.mu.Lock()
@@ -120,17 +143,29 @@ func (s *session) dialLane(limit time.Duration) {
 	if err == nil {
 		s.addLane(l, func() error { return nil })
 	}
+	return err == nil
 }
 
-// A lane hello is: magic, version u16, reserved u16, session id, proof. The answer is the magic alone. The proof ties
-// the lane to the session; both ends' names were proven by the lane's own handshake.
+// A lane hello is: magic, version u16, reserved u16, session id, proof. The answer is the magic and a proof of the
+// answering side. The proofs tie the lane to the session.
 const (
-	laneMagic     uint32 = 0x4c444e54 // "TNDL" as little-endian bytes
-	laneHelloSize        = 4 + 4 + sessionIDSize + proofSize
+	laneMagic      uint32 = 0x4c444e54 // "TNDL" as little-endian bytes
+	laneHelloSize         = 4 + 4 + sessionIDSize + proofSize
+	laneAnswerSize        = 4 + proofSize
+)
+
+// The labels of what lanes export for the proofs of the two ends.
+const (
+	labelLane   = "EXPORTER-tandem-lane"
+	labelAnswer = "EXPORTER-tandem-lane-answer"
 )
 
 func (s *session) greet(l lane, limit time.Duration) error {
-	secret, err := l.export("EXPORTER-tandem-lane", 32)
+	secret, err := l.export(labelLane, 32)
+	if err != nil {
+		return err
+	}
+	expect, err := l.export(labelAnswer, 32)
 	if err != nil {
 		return err
 	}
@@ -152,11 +187,11 @@ func (s *session) greet(l lane, limit time.Duration) error {
 	if err := l.flush(); err != nil {
 		return err
 	}
-	var a [4]byte
+	var a [laneAnswerSize]byte
 	if _, err := io.ReadFull(l, a[:]); err != nil {
 		return err
 	}
-	if binary.LittleEndian.Uint32(a[:]) != laneMagic {
+	if binary.LittleEndian.Uint32(a[:]) != laneMagic || !sameProof([proofSize]byte(a[4:]), laneProof(s.key, expect)) {
 		return &Error{Code: ErrProtocol, Detail: "lane hello was answered with something else"}
 	}
 	l.SetWriteDeadline(time.Time{})
@@ -191,6 +226,7 @@ func decodeLaneHello(b []byte) (laneHello, error) {
 func (n *Node) acceptLane(l lane) {
 	if err := n.admitLane(l); err != nil {
 		l.stop()
+		l.unmap()
 	}
 }
 
@@ -210,10 +246,14 @@ func (n *Node) admitLane(l lane) error {
 	n.mu.Lock()
 	s := n.byID[h.session]
 	n.mu.Unlock()
-	if s == nil || s.dialed || s.peer.Worker != l.peer() {
+	if s == nil || s.dialed || l.peer() != "" && l.peer() != s.peer.Worker {
 		return &Error{Code: ErrIdentity, Peer: l.peer(), Detail: "lane of a connection that is not this peer's"}
 	}
-	secret, err := l.export("EXPORTER-tandem-lane", 32)
+	secret, err := l.export(labelLane, 32)
+	if err != nil {
+		return err
+	}
+	answer, err := l.export(labelAnswer, 32)
 	if err != nil {
 		return err
 	}
@@ -221,14 +261,15 @@ func (n *Node) admitLane(l lane) error {
 		return &Error{Code: ErrIdentity, Peer: l.peer(), Detail: "lane proof is wrong"}
 	}
 	s.mu.Lock()
-	full := len(s.lanes) >= n.cfg.Lanes || s.mode == LaneQUIC
+	full := len(s.lanes) >= n.cfg.Lanes || !s.mode.has(LaneMode(l.kind()))
 	s.mu.Unlock()
 	if full {
 		return &Error{Code: ErrLimit, Peer: l.peer(), Detail: "more lanes than this worker accepts"}
 	}
 	// In the pool before the answer: what the dialler says next must find it there.
 	s.addLane(l, func() error {
-		if _, err := l.Write(b[:4]); err != nil {
+		proof := laneProof(s.key, answer)
+		if _, err := l.Write(append(b[:4:4], proof[:]...)); err != nil {
 			return err
 		}
 		if err := l.flush(); err != nil {
@@ -243,14 +284,17 @@ func (n *Node) admitLane(l lane) error {
 
 // addLane puts a lane into the pool, lets answer write to it, and starts its two goroutines.
 func (s *session) addLane(l lane, answer func() error) {
-	t := &tlsLane{conn: l, pump: newPump(l, false)}
-	in := &intake{sess: s, conn: l}
+	t := &sharedLane{conn: l, pump: newPump(l, false)}
+	own, theirs := l.shared()
+	t.pump.own = own
+	in := &intake{sess: s, conn: l, pump: t.pump, own: own, theirs: theirs}
 	t.pump.sent = func(n int, d time.Duration) { s.measure(true, n, d) }
 	t.pump.onFail = func(error) { s.dropLane(t) }
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		l.stop()
+		l.unmap()
 		return
 	}
 	s.lanes = append(s.lanes, t)
@@ -258,10 +302,19 @@ func (s *session) addLane(l lane, answer func() error) {
 	s.mu.Unlock()
 	if err := answer(); err != nil {
 		t.pump.fail(err)
+		l.unmap()
 		return
 	}
-	s.n.spawn(t.pump.run)
+	written := make(chan struct{})
 	s.n.spawn(func() {
+		defer close(written)
+		t.pump.run()
+	})
+	s.n.spawn(func() {
+		defer func() {
+			<-written
+			l.unmap()
+		}()
 		err := in.run()
 		t.pump.fail(err)
 		for _, r := range s.receivers() {
@@ -272,7 +325,7 @@ func (s *session) addLane(l lane, answer func() error) {
 
 // dropLane forgets a broken lane. When a session that had lanes loses the last one, the peer's process is probably gone:
 // a ping finds out sooner than QUIC's own timeout would.
-func (s *session) dropLane(t *tlsLane) {
+func (s *session) dropLane(t *sharedLane) {
 	s.mu.Lock()
 	for i, v := range s.lanes {
 		if v == t {
@@ -297,12 +350,9 @@ func (s *session) checkPeer() {
 	}
 	s.mu.Lock()
 	dial := s.dialed && !s.closed && len(s.lanes)+s.dialing == 0
-	if dial {
-		s.dialing++
-	}
 	s.mu.Unlock()
 	if dial {
-		s.dialLane(s.n.cfg.Timeouts.Handshake)
+		s.dialLanes(s.n.cfg.Timeouts.Handshake)
 	}
 }
 

@@ -100,6 +100,12 @@ func (t *memTransport) dial(ctx context.Context, to Endpoint, want string) (link
 	return a, nil
 }
 
+func (t *memTransport) local() string { return "" }
+
+func (t *memTransport) dialLocal(context.Context, string) (lane, error) {
+	return nil, errors.New("memory has no hosts")
+}
+
 func (t *memTransport) dialLane(ctx context.Context, to Endpoint, want string) (lane, error) {
 	t.net.mu.Lock()
 	no := t.net.noTLS
@@ -288,6 +294,8 @@ func (b *memBulk) SetWriteDeadline(t time.Time) error { b.w.writeUntil(t); retur
 func (b *memBulk) flush() error                       { return nil }
 func (b *memBulk) finish()                            { b.w.end(io.EOF, nil) }
 func (b *memBulk) kind() string                       { return b.what }
+func (b *memBulk) shared() (*arena, *mapping)         { return nil, nil }
+func (b *memBulk) unmap()                             {}
 func (b *memBulk) peer() string                       { return b.to }
 func (b *memBulk) stop() {
 	for _, p := range []*memPipe{b.r, b.w} {

@@ -56,6 +56,7 @@ type hello struct {
 	want        uint64 // the incarnation of the other side that is expected, or 0
 	lane        LaneMode
 	endpoint    Endpoint
+	local       string // name of a socket on this host, or empty
 }
 
 // refusal is the answer no, and the payload of a cancel.
@@ -128,6 +129,7 @@ func (h hello) encode() []byte {
 	e.str(h.endpoint.QUIC, maxName)
 	e.str(h.endpoint.TLS, maxName)
 	e.u8(uint8(h.endpoint.Lanes))
+	e.str(h.local, maxName)
 	return frameMsg(msgHello, 0, e)
 }
 
@@ -248,6 +250,7 @@ func decodeHello(p []byte) (hello, error) {
 		d.bad = true
 	}
 	h.endpoint = Endpoint{QUIC: d.str(maxName), TLS: d.str(maxName), Lanes: int(d.u8())}
+	h.local = d.str(maxName)
 	return h, d.err(msgHello)
 }
 

@@ -21,17 +21,19 @@ const (
 
 // netTransport is the transport of sockets: one UDP socket for all QUIC connections, in and out, and one TCP listener.
 type netTransport struct {
-	cfg    *Config
-	udp    *net.UDPConn
-	quic   *quic.Transport
-	conf   *quic.Config
-	in     *quic.Listener
-	tcp    net.Listener // nil without TLS lanes
-	end    Endpoint
-	wg     sync.WaitGroup
-	ctx    context.Context
-	cancel context.CancelFunc
-	shakes chan struct{} // bounds TLS handshakes under way
+	cfg       *Config
+	udp       *net.UDPConn
+	quic      *quic.Transport
+	conf      *quic.Config
+	in        *quic.Listener
+	tcp       net.Listener      // nil without TLS lanes
+	unix      *net.UnixListener // nil without same-host lanes
+	localName string
+	end       Endpoint
+	wg        sync.WaitGroup
+	ctx       context.Context
+	cancel    context.CancelFunc
+	shakes    chan struct{} // bounds TLS handshakes under way
 }
 
 // maxHandshakes bounds incoming TLS handshakes under way; more wait in the kernel.
@@ -65,7 +67,12 @@ func listenNet(cfg *Config) (_ *netTransport, err error) {
 	}
 	udpPort := t.udp.LocalAddr().(*net.UDPAddr).Port
 	t.end = Endpoint{QUIC: net.JoinHostPort(announce, strconv.Itoa(udpPort))}
-	if cfg.Lane != LaneQUIC {
+	if cfg.Lane.has(LaneLocal) {
+		if err := t.listenLocal(); err != nil && cfg.Lane == LaneLocal {
+			return nil, &Error{Code: ErrConfig, Detail: "cannot listen for same-host lanes", Cause: err}
+		}
+	}
+	if cfg.Lane.has(LaneTLS) {
 		lc := laneListenConfig(cfg)
 		// The same number for both is easier to open in a firewall, but only an explicit port must have it.
 		t.tcp, err = lc.Listen(t.ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(udpPort)))
@@ -89,11 +96,15 @@ func listenNet(cfg *Config) (_ *netTransport, err error) {
 }
 
 func (t *netTransport) endpoint() Endpoint { return t.end }
+func (t *netTransport) local() string      { return t.localName }
 
 func (t *netTransport) close() error {
 	t.cancel()
 	if t.tcp != nil {
 		t.tcp.Close()
+	}
+	if t.unix != nil {
+		t.unix.Close()
 	}
 	var err error
 	if t.quic != nil {
@@ -127,6 +138,9 @@ func (t *netTransport) serve(onLink func(link), onLane func(lane)) {
 	})
 	if t.tcp != nil {
 		t.wg.Go(func() { t.acceptTCP(onLane) })
+	}
+	if t.unix != nil {
+		t.wg.Go(func() { t.acceptLocal(onLane) })
 	}
 	t.wg.Wait()
 }

@@ -20,14 +20,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Both lanes, both directions: what arrives is what was sent.
 func TestSockets(t *testing.T) {
-	for _, lane := range []LaneMode{LaneTLS, LaneQUIC, LaneAuto} {
+	for _, lane := range []LaneMode{LaneTLS, LaneQUIC, LaneLocal, LaneAuto} {
 		for _, pull := range []bool{false, true} {
 			t.Run(string(lane)+"/"+mode(pull), func(t *testing.T) {
 				a, b := netNodes(t, func(c *Config) { c.Lane = lane })
 				for range 2 {
 					f := start(t, a, b, pull, false)
 					f.run(t, 1, 100<<10, 3<<20, 5<<20+17, 4<<20, 4<<20, 4<<20, 4<<20)
-					if got := f.snd.Stats().Lane; lane != LaneAuto && got != string(lane) || lane == LaneAuto && got != "tls" {
+					if got := f.snd.Stats().Lane; lane != LaneAuto && got != string(lane) || lane == LaneAuto && got != "local" {
 						t.Errorf("lane %q", got)
 					}
 					if s := f.rcv.Stats(); s.Bytes != f.snd.Stats().Bytes || s.Units != 8 || s.Peak > b.cfg.window() || s.Wire <= 0 || s.RTT <= 0 {
@@ -51,7 +51,7 @@ func TestSockets(t *testing.T) {
 
 // Several handoffs at once, both ways, on few lanes.
 func TestSocketsConcurrent(t *testing.T) {
-	for _, lane := range []LaneMode{LaneTLS, LaneQUIC} {
+	for _, lane := range []LaneMode{LaneTLS, LaneQUIC, LaneLocal} {
 		t.Run(string(lane), func(t *testing.T) {
 			a, b := netNodes(t, func(c *Config) { c.Lane, c.Lanes, c.Window, c.PageBytes = lane, 2, 1<<20, 256<<10 })
 			var wg sync.WaitGroup
@@ -72,7 +72,7 @@ func TestSocketsConcurrent(t *testing.T) {
 
 // A destination that stops reading: the source holds the window and not more, and a cancel from either side frees both.
 func TestSocketsBackpressure(t *testing.T) {
-	for _, lane := range []LaneMode{LaneTLS, LaneQUIC} {
+	for _, lane := range []LaneMode{LaneTLS, LaneQUIC, LaneLocal} {
 		t.Run(string(lane), func(t *testing.T) {
 			a, b := netNodes(t, func(c *Config) { c.Lane, c.Window, c.PageBytes = lane, 2<<20, 512<<10 })
 			f := start(t, a, b, false, true)
@@ -103,6 +103,28 @@ func TestSocketsBackpressure(t *testing.T) {
 			}
 			idle(t, a, b)
 		})
+	}
+}
+
+// A destination that has everything does not fail when its source's connection ends, whichever of stream and
+// connection is seen to end first.
+func TestSocketsSourceLeaves(t *testing.T) {
+	for range 10 {
+		a, b := netNodes(t, nil)
+		f := finished(t, a, b, false)
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for noticed := false; !noticed; runtime.Gosched() {
+			f.rcv.mu.Lock()
+			noticed = f.rcv.ctl == nil || f.rcv.ended
+			f.rcv.mu.Unlock()
+		}
+		f.rcv.Abort("test over")
+		f.dst.await(t, "quiesced")
+		if f.dst.err != nil {
+			t.Fatalf("the destination failed: %v", f.dst.err)
+		}
 	}
 }
 
@@ -205,7 +227,7 @@ func TestWrongRole(t *testing.T) {
 
 // The peer's process dies: its sockets go away without a word.
 func TestSocketsPeerKilled(t *testing.T) {
-	for _, lane := range []LaneMode{LaneTLS, LaneQUIC} {
+	for _, lane := range []LaneMode{LaneTLS, LaneQUIC, LaneLocal} {
 		t.Run(string(lane), func(t *testing.T) {
 			a, b := netNodes(t, func(c *Config) { c.Lane, c.Timeouts.Dead = lane, 500*time.Millisecond })
 			f := start(t, a, b, false, true)

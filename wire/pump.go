@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/binary"
 	"sync"
 	"time"
 
@@ -11,9 +12,11 @@ import (
 // cancel waits for at most one frame. One goroutine.
 type pump struct {
 	conn   bulk
-	single bool // the connection is one handoff's: it ends with it
+	single bool   // the connection is one handoff's: it ends with it
+	own    *arena // memory shared with the peer, or nil
 
 	mu      sync.Mutex
+	back    []uint64 // parts of the peer's memory to give back
 	senders []*Sender
 	err     error
 	wake    chan struct{} // capacity 1
@@ -37,6 +40,32 @@ func (p *pump) add(s *Sender) {
 		s.laneFailed(err)
 	}
 	p.kick()
+}
+
+// giveBack tells the peer that a part of its memory is free again.
+func (p *pump) giveBack(off uint64) {
+	p.mu.Lock()
+	if p.err == nil {
+		p.back = append(p.back, off)
+	}
+	p.mu.Unlock()
+	p.kick()
+}
+
+// writeBack writes what giveBack queued and reports whether that was anything.
+func (p *pump) writeBack(head *[frameSize]byte) (bool, error) {
+	p.mu.Lock()
+	list := p.back
+	p.back = nil
+	p.mu.Unlock()
+	for _, off := range list {
+		f := frame{kind: frameBack, offset: off}
+		f.encode(head)
+		if _, err := p.conn.Write(head[:]); err != nil {
+			return true, err
+		}
+	}
+	return len(list) > 0, nil
 }
 
 // load is the number of senders on the lane.
@@ -110,6 +139,12 @@ func (p *pump) run() {
 	dirty := false
 	for {
 		busy := false
+		back, err := p.writeBack(&head)
+		if err != nil {
+			p.fail(err)
+			return
+		}
+		dirty = dirty || back
 		for i := 0; ; {
 			s, err := p.at(i)
 			if err != nil {
@@ -133,7 +168,7 @@ func (p *pump) run() {
 			}
 			busy = true
 			f.encode(&head)
-			n, err := p.write(head[:], payload, f.kind == frameData)
+			n, err := p.write(head[:], payload, f.wipe)
 			dirty = true
 			flush := f.kind == frameEnd || f.kind == frameReset
 			if s.wrote(&f, n, err, p.sent) {
@@ -177,18 +212,19 @@ func (p *pump) write(head, payload []byte, wipe bool) (int, error) {
 	if _, err := p.conn.Write(head); err != nil {
 		return 0, err
 	}
-	done := 0
-	for done < len(payload) {
-		b := payload[done:min(len(payload), done+piece)]
+	zero := 0
+	for len(payload) > 0 {
+		b := payload[:min(len(payload), piece)]
 		if _, err := p.conn.Write(b); err != nil {
-			return done, err
+			return zero, err
 		}
 		if wipe {
 			clear(b)
+			zero += len(b)
 		}
-		done += len(b)
+		payload = payload[len(b):]
 	}
-	return done, nil
+	return zero, nil
 }
 
 // step is what a sender has for its pump.
@@ -228,6 +264,7 @@ func (s *Sender) next(f *frame) ([]byte, step) {
 	}
 	n := min(maxFrame, len(s.cur.Bytes)-s.off)
 	f.kind, f.offset, f.length = frameData, uint64(s.off), uint32(n)
+	f.wipe = s.cur.users.Load() == 1 // nobody keeps it, and nobody can begin to
 	s.users++
 	s.flight = n
 	s.writing = time.Now()
@@ -254,28 +291,38 @@ func (s *Sender) start(f *frame) ([]byte, step) {
 	if s.stats.Bytes == 0 {
 		s.stats.FirstByte = s.begunAt.Sub(s.sign)
 	}
-	u.h.Encode(s.hdr[:])
-	f.kind, f.length = frameHeader, state.HeaderSize
+	u.h.Encode(s.hdr[:state.HeaderSize])
+	if u.buf.shared == nil {
+		f.kind, f.length = frameHeader, state.HeaderSize
+		return s.hdr[:state.HeaderSize], stepFrame
+	}
+	binary.LittleEndian.PutUint64(s.hdr[state.HeaderSize:], uint64(u.buf.off))
+	f.kind, f.length = frameShared, sharedSize
+	s.users++
+	s.flight = len(u.buf.Bytes)
+	s.writing = s.begunAt
 	return s.hdr[:], stepFrame
 }
 
 // wrote ends what next began and reports whether a unit is complete. measured, which may be nil, gets whole units.
 // wiped is the number of the frame's bytes that are zero again.
 func (s *Sender) wrote(f *frame, wiped int, err error, measured func(int, time.Duration)) bool {
-	if f.kind != frameData {
+	if f.kind != frameData && f.kind != frameShared {
 		return false
 	}
 	s.mu.Lock()
 	s.users--
 	s.writing = time.Time{}
 	now := time.Now()
-	s.off += int(f.length)
-	s.flight = 0
-	if err == nil {
-		s.stats.Bytes += int64(f.length)
-	}
 	b := s.cur
-	b.zero += wiped
+	if b.zero == s.off { // else a part before is not zero
+		b.zero += wiped
+	}
+	s.off += s.flight
+	if err == nil {
+		s.stats.Bytes += int64(s.flight)
+	}
+	s.flight = 0
 	size, took := len(b.Bytes), now.Sub(s.begunAt)
 	whole := err == nil && s.off == size
 	if whole {
@@ -288,7 +335,11 @@ func (s *Sender) wrote(f *frame, wiped int, err error, measured func(int, time.D
 		s.cur = nil
 	}
 	s.mu.Unlock()
-	if over {
+	switch {
+	case over && b.shared != nil && err == nil:
+		s.handOver(b)
+		measured = nil // no bytes moved
+	case over:
 		s.recycle(b)
 	}
 	if whole && measured != nil {
@@ -310,5 +361,9 @@ func (s *Sender) laneFailed(err error) {
 		return
 	}
 	e := s.errorf(ErrPeerLost, "the bulk lane broke", err)
+	if stopped(err) {
+		// The reason is on its way over the control stream, which may be slower.
+		e = s.errorf(ErrCancelled, "the destination takes no more bytes", err)
+	}
 	s.end(ending{err: e, tell: &refusal{e.Code, e.Detail}})
 }

@@ -134,7 +134,7 @@ type quicStream struct {
 func (s quicStream) Read(p []byte) (int, error) {
 	n, err := s.Stream.Read(p)
 	if err != nil && s.l.c.Context().Err() != nil && !isTimeout(err) {
-		err = s.l.cause()
+		err = linkEnd{s.l.cause()}
 	} else if c := new(quic.TransportError); errors.As(err, &c) {
 		err = s.l.why(err) // the stream may know before the connection's context does
 	}
@@ -201,4 +201,10 @@ func (b *quicBulk) stop() {
 	if b.r != nil {
 		b.r.CancelRead(quic.StreamErrorCode(ErrCancelled))
 	}
+}
+
+// stopped reports whether a stream's error says that the peer ended this stream alone, on purpose.
+func stopped(err error) bool {
+	var e *quic.StreamError
+	return errors.As(err, &e) && e.Remote && e.ErrorCode == quic.StreamErrorCode(ErrCancelled)
 }

@@ -30,7 +30,7 @@ func rawDial(t *testing.T, net *memNet, name string, n *Node) *raw {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st.Write(hello{1, 1, name, r.inc, n.cfg.Incarnation, LaneAuto, r.tr.endpoint()}.encode())
+	st.Write(hello{1, 1, name, r.inc, n.cfg.Incarnation, LaneAuto, r.tr.endpoint(), ""}.encode())
 	if kind, _, err := readMsg(st, 0); kind != msgHello {
 		t.Fatalf("hello answered with %d, %v", kind, err)
 	}
@@ -249,9 +249,9 @@ func TestHelloAnswers(t *testing.T) {
 		want   Code
 		answer []byte
 	}{
-		{"another process", ErrStale, hello{1, 1, "destination", 2, 0, LaneAuto, Endpoint{}}.encode()},
-		{"another version", ErrVersion, hello{2, 2, "destination", 1, 0, LaneAuto, Endpoint{}}.encode()},
-		{"another name", ErrIdentity, hello{1, 1, "else", 1, 0, LaneAuto, Endpoint{}}.encode()},
+		{"another process", ErrStale, hello{1, 1, "destination", 2, 0, LaneAuto, Endpoint{}, ""}.encode()},
+		{"another version", ErrVersion, hello{2, 2, "destination", 1, 0, LaneAuto, Endpoint{}, ""}.encode()},
+		{"another name", ErrIdentity, hello{1, 1, "else", 1, 0, LaneAuto, Endpoint{}, ""}.encode()},
 		{"refused", ErrStale, refusal{ErrStale, "restarted"}.encode(msgRefused)},
 		{"something else", ErrProtocol, frameMsg(msgOpened, 0, nil)},
 		{"malformed", ErrProtocol, frameMsg(msgHello, 0, []byte{1})},
@@ -316,7 +316,7 @@ func TestLaneBinding(t *testing.T) {
 
 // A hello is refused with the reason.
 func TestHelloRefused(t *testing.T) {
-	good := hello{1, 1, "source", 1, 1, LaneAuto, Endpoint{}}
+	good := hello{1, 1, "source", 1, 1, LaneAuto, Endpoint{}, ""}
 	tests := []struct {
 		name string
 		want Code

@@ -11,6 +11,7 @@ import (
 type Receiver struct {
 	exchange
 
+	onPiece     func(h *state.UnitHeader, off int, piece []byte)
 	onUnit      func(*Unit)
 	onManifest  func([]byte)
 	onCommitted func(Outcome)
@@ -39,7 +40,7 @@ type Receiver struct {
 }
 
 func newReceiver(n *Node, b state.Binding, ev ReceiverEvents) *Receiver {
-	r := &Receiver{onUnit: ev.Unit, onManifest: ev.Manifest, onCommitted: ev.Committed}
+	r := &Receiver{onPiece: ev.Piece, onUnit: ev.Unit, onManifest: ev.Manifest, onCommitted: ev.Committed}
 	r.init(n, b, false, r, callbacks{ev.Open, ev.Opened, ev.Failed, ev.Quiesced})
 	r.charge = &claim{need: min(n.cfg.charge(), n.cfg.Total), grant: r.credited}
 	return r
@@ -112,14 +113,15 @@ func (r *Receiver) handle(kind msgKind, p []byte) error {
 	return r.errorf(ErrProtocol, fmt.Sprintf("message %d does not go to a destination", kind), nil)
 }
 
-// beginUnit makes room for the unit that comes next on in.
-func (r *Receiver) beginUnit(in *intake, f *frame, raw []byte) {
+// beginUnit makes room for the unit that comes next on in, or takes the place p where it lies already. It reports
+// whether the unit began.
+func (r *Receiver) beginUnit(in *intake, f *frame, raw []byte, p *sharedPart) bool {
 	lim := r.n.limits
 	h, err := state.DecodeUnitHeader(raw, &lim)
 	r.mu.Lock()
 	if r.ended {
 		r.mu.Unlock()
-		return
+		return false
 	}
 	size := cost(int(h.Length))
 	var bad *Error
@@ -138,7 +140,7 @@ func (r *Receiver) beginUnit(in *intake, f *frame, raw []byte) {
 	if bad != nil {
 		r.mu.Unlock()
 		r.end(ending{err: bad, tell: &refusal{bad.Code, bad.Detail}})
-		return
+		return false
 	}
 	now := time.Now()
 	r.in, r.sum, r.off = in, 0, 0
@@ -155,8 +157,13 @@ func (r *Receiver) beginUnit(in *intake, f *frame, raw []byte) {
 	r.cur = u
 	r.users++
 	r.mu.Unlock()
-	u.Payload = r.n.pool.get(int(h.Length))
+	if p != nil {
+		u.Payload, u.back = p.bytes, p.back
+	} else {
+		u.Payload = r.n.pool.get(int(h.Length))
+	}
 	r.leave()
+	return true
 }
 
 // leave ends one use of a buffer, and drops the unit that was coming if the handoff ended meanwhile.
@@ -203,6 +210,15 @@ func (r *Receiver) filled(b []byte, ok bool) {
 	now := time.Now()
 	r.byteAt, r.sign = now, now
 	r.stats.Bytes += int64(len(b))
+	if r.onPiece != nil && !r.ended && r.cur.back == nil {
+		// The event is a user of the buffer like the intake.
+		u, off := r.cur, r.off-len(b)
+		r.users++
+		r.events.push(func() {
+			r.onPiece(&u.Header, off, b)
+			r.leave()
+		})
+	}
 	var bad error
 	if ok && !r.ended && r.off == len(r.cur.Payload) {
 		bad = r.unitDone(now)
@@ -260,7 +276,11 @@ func (r *Receiver) finish() error {
 // release is Unit.Release.
 func (r *Receiver) release(u *Unit) {
 	size := cost(len(u.Payload))
-	r.n.pool.put(u.Payload, 0)
+	if u.back != nil {
+		u.back()
+	} else {
+		r.n.pool.put(u.Payload, 0)
+	}
 	r.mu.Lock()
 	r.stats.Held -= size
 	r.released += size

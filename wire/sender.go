@@ -21,7 +21,7 @@ type Sender struct {
 	hungry  bool // Buffer said no and Room was not called since
 	queue   []outgoing
 	cur     *Buffer // the unit being written, its header is done
-	hdr     [state.HeaderSize]byte
+	hdr     [sharedSize]byte
 	off     int       // bytes of cur that are written
 	flight  int       // bytes of cur that are in the write under way
 	writing time.Time // start of the write under way in one of this handoff's buffers, or zero
@@ -40,6 +40,8 @@ type Sender struct {
 	sent      bool
 	outcome   *Outcome // a commit that is not reported yet
 	pump      *pump
+
+	hashes dispatcher
 }
 
 // outgoing is a queued unit.
@@ -51,17 +53,18 @@ type outgoing struct {
 func newSender(n *Node, b state.Binding, ev SenderEvents) *Sender {
 	s := &Sender{onRoom: ev.Room, onSent: ev.Sent, onCommitted: ev.Committed}
 	s.init(n, b, true, s, callbacks{ev.Open, ev.Opened, ev.Failed, ev.Quiesced})
+	s.hashes.spawn = n.spawn
 	return s
 }
 
 // Send takes buf over and queues it as the next unit. The header must be complete: handoff, length equal to that of
 // buf.Bytes, checksum. On an error buf was discarded: ErrState after Finish or the end, ErrConfig for a header that does
-// not fit.
+// not fit, or for other memory in buf.Bytes.
 func (s *Sender) Send(h state.UnitHeader, buf *Buffer) error {
 	if buf == nil || buf.s != s || !buf.gone.CompareAndSwap(false, true) {
 		return s.errorf(ErrConfig, "the buffer is not one of this sender's, or was sent or discarded before", nil)
 	}
-	if h.Handoff != s.b.Handoff || h.Length != uint64(len(buf.Bytes)) || len(buf.Bytes) == 0 {
+	if h.Handoff != s.b.Handoff || h.Length != uint64(len(buf.Bytes)) || len(buf.Bytes) == 0 || &buf.Bytes[0] != &buf.raw[0] {
 		s.recycle(buf)
 		return s.errorf(ErrConfig, "the unit header does not fit the handoff or the buffer's length", nil)
 	}
@@ -79,6 +82,23 @@ func (s *Sender) Send(h state.UnitHeader, buf *Buffer) error {
 	if p != nil {
 		p.kick()
 	}
+	return nil
+}
+
+// SendHashed is Send, and computes the unit's digest with d meanwhile; done gets it, on a goroutine that hashes this
+// handoff's units one after the other and that d belongs to. The buffer counts against the window until then. done is
+// called for every unit that was queued, also after the handoff's end.
+func (s *Sender) SendHashed(h state.UnitHeader, buf *Buffer, d *state.Digester, done func(state.Digest)) error {
+	payload, release := buf.Bytes, buf.Keep()
+	if err := s.Send(h, buf); err != nil {
+		release()
+		return err
+	}
+	s.hashes.push(func() {
+		d.Piece(&h, 0, payload)
+		release()
+		done(d.Sum())
+	})
 	return nil
 }
 
@@ -200,11 +220,8 @@ func (s *Sender) onCredit(c credit) error {
 	s.credit, s.granted, s.starved = c, true, time.Time{}
 	s.sendManifest()
 	p, sess := s.pump, s.sess
-	if first {
-		s.events.push(s.onRoom)
-		if sess != nil {
-			s.n.spawn(func() { s.board(sess) })
-		}
+	if first && sess != nil {
+		s.n.spawn(func() { s.board(sess) })
 	}
 	s.mu.Unlock()
 	if p != nil {
@@ -213,7 +230,7 @@ func (s *Sender) onCredit(c credit) error {
 	return nil
 }
 
-// board takes a place on a lane.
+// board takes a place on a lane. Where buffers lie depends on the lane, so there is room only from then on.
 func (s *Sender) board(sess *session) {
 	p, err := sess.pick(s.ctx)
 	if err != nil {
@@ -233,6 +250,7 @@ func (s *Sender) board(sess *session) {
 	}
 	s.pump = p
 	s.stats.Lane = p.conn.kind()
+	s.events.push(s.onRoom)
 	s.mu.Unlock()
 	p.add(s)
 }

@@ -17,6 +17,7 @@ type session struct {
 	peer   state.Peer
 	dialed bool     // this side dialled, so it also dials the lanes
 	to     Endpoint // where the peer listens
+	near   string   // where it listens on this host, if it is there
 	mode   LaneMode // what both sides want
 	id     [sessionIDSize]byte
 	key    []byte   // lane proofs
@@ -26,7 +27,7 @@ type session struct {
 	mu       sync.Mutex
 	flows    map[handoff.ID]*exchange
 	strays   strays
-	lanes    []*tlsLane
+	lanes    []*sharedLane
 	dialing  int // lanes being dialled
 	holds    int // streams being opened or served: they may become flows, so the connection is not idle
 	tried    time.Time
@@ -44,7 +45,7 @@ const sessionIDSize = 16
 // newSession is called once the hellos were exchanged on first.
 func (n *Node) newSession(l link, first stream, h hello, dialed bool, to Endpoint) (*session, error) {
 	s := &session{
-		n: n, link: l, peer: state.Peer{Worker: h.worker, Incarnation: h.incarnation}, dialed: dialed, to: to,
+		n: n, link: l, peer: state.Peer{Worker: h.worker, Incarnation: h.incarnation}, dialed: dialed, to: to, near: h.local,
 		probed: make(chan struct{}), flows: make(map[handoff.ID]*exchange), pings: make(map[uint64]chan struct{}),
 	}
 	mode, ok := commonLane(n.cfg.Lane, h.lane)

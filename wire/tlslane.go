@@ -46,6 +46,9 @@ func (c *tlsConn) flush() error { return c.under.flush() }
 func (c *tlsConn) finish() { c.under.flush(); c.under.Close() }
 func (c *tlsConn) stop()   { c.under.Close() }
 
+func (c *tlsConn) shared() (*arena, *mapping) { return nil, nil }
+func (c *tlsConn) unmap()                     {}
+
 func (c *tlsConn) export(label string, n int) ([]byte, error) {
 	cs := c.ConnectionState()
 	return cs.ExportKeyingMaterial(label, nil, n)

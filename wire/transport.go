@@ -13,11 +13,15 @@ type transport interface {
 	dial(ctx context.Context, to Endpoint, want string) (link, error)
 	// dialLane connects one bulk connection to the worker want.
 	dialLane(ctx context.Context, to Endpoint, want string) (lane, error)
+	// dialLocal connects one bulk connection to the process that listens under name on this host.
+	dialLocal(ctx context.Context, name string) (lane, error)
 	// serve hands over incoming, authenticated connections, each on a goroutine of its own, and returns after close,
 	// when all of these have returned.
 	serve(onLink func(link), onLane func(lane))
 	// endpoint returns where serve listens.
 	endpoint() Endpoint
+	// local returns the name for dialLocal, or "" where there is no same-host lane.
+	local() string
 	// close ends serve and dials. Open links and lanes are the owners' to close before.
 	close() error
 }
@@ -51,8 +55,8 @@ type stream interface {
 	stop()
 }
 
-// bulk carries frames. It has two implementations: a TLS connection, shared by handoffs and used both ways, and a QUIC
-// stream, one per handoff and one way.
+// bulk carries frames. It has three implementations: a TLS connection and a same-host connection, shared by handoffs and
+// used both ways, and a QUIC stream, one per handoff and one way.
 type bulk interface {
 	// Read may fail with os.ErrDeadlineExceeded and go on later without loss.
 	io.ReadWriter
@@ -63,7 +67,7 @@ type bulk interface {
 	finish()
 	// stop ends everything at once; a Read or Write under way returns.
 	stop()
-	// kind is "tls" or "quic".
+	// kind is "tls", "quic" or "local".
 	kind() string
 }
 
@@ -71,8 +75,19 @@ type bulk interface {
 type lane interface {
 	bulk
 	SetWriteDeadline(time.Time) error
-	// peer is the other worker's proven name.
+	// peer is the other worker's proven name, or empty where only the lane's proof shows it.
 	peer() string
 	// export is link.export, of this connection.
 	export(label string, n int) ([]byte, error)
+	// shared returns the memory that both ends map, own and theirs; nil for a lane that carries the bytes itself.
+	shared() (*arena, *mapping)
+	// unmap lets go of that memory; nobody uses the lane any more.
+	unmap()
 }
+
+// linkEnd is what a stream's Read returns when its connection ended, with the reason: an [*Error] that is not about what
+// the peer said on the stream.
+type linkEnd struct{ error }
+
+// Unwrap returns the reason.
+func (e linkEnd) Unwrap() error { return e.error }

@@ -11,9 +11,10 @@ import (
 	"github.com/tandem-llm/tandem/telemetry"
 )
 
-// execute runs one command of a gateway on the owner goroutine. Commands are
-// idempotent by handoff id.
-func (w *Worker) execute(c *buspb.Command) *buspb.Reply {
+// execute runs one command of a gateway, which came at the given time, on the owner
+// goroutine. Commands are idempotent by handoff id.
+func (w *Worker) execute(c *buspb.Command, came time.Duration) *buspb.Reply {
+	w.came = came
 	w.gatewaySeen(c.Gateway, c.GatewayIncarnation, false)
 	if c.GatewayIncarnation < w.gateways[c.Gateway].incarnation {
 		// Sent before the gateway was restarted, and overtaken by its new life: nobody is
@@ -67,6 +68,7 @@ func (w *Worker) execute(c *buspb.Command) *buspb.Reply {
 		}
 	case *buspb.Command_ReaderCompleted:
 		if t.side == sideSource {
+			t.m.fact(handoff.FactReaderCompleted, came)
 			w.source(t, handoff.SourceFact{Kind: handoff.FactReaderCompleted, Incarnation: body.ReaderCompleted.GetDestination().GetIncarnation()})
 		}
 	case *buspb.Command_PeerLost:
@@ -111,7 +113,7 @@ const maxBudgetMs = 7 * 24 * 3600 * 1000
 // newTask makes a task that holds nothing yet.
 func (w *Worker) newTask(c *buspb.Command, id handoff.ID, s side) *task {
 	t := &task{
-		id: id, request: c.Request, side: s, seq: -1, arrived: w.now(),
+		id: id, request: c.Request, side: s, seq: -1, arrived: w.came,
 		gateway: gatewayID{name: c.Gateway, incarnation: c.GatewayIncarnation},
 	}
 	w.tasks[id] = t

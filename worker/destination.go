@@ -22,11 +22,13 @@ func (w *Worker) reserved(t *task) {
 	r := &receiving{}
 	rcv, err := w.node.Expect(t.binding, wire.ReceiverEvents{
 		Open: func() error { return w.acceptStream(t) },
+		// Hashed while they arrive, and looked through, on the stream's goroutine, so
+		// that the owner only imports.
+		Piece: func(h *state.UnitHeader, off int, piece []byte) { r.digester.Piece(h, off, piece) },
 		Unit: func(u *wire.Unit) {
-			// Hashed and looked through here, on the stream's goroutine and in one
-			// pass over the bytes, so that the owner only imports.
 			arrived := w.now()
-			digest, err := r.scan(w.eng, u)
+			digest := r.digester.Arrived(&u.Header, r.rcv.Local())
+			err := engine.ScanUnit(w.eng, &u.Header, u.Payload)
 			checked := w.now()
 			if !w.box.post(func() { w.importUnit(t, u, digest, err, arrived, checked) }) {
 				u.Release()
@@ -107,21 +109,6 @@ func (w *Worker) startReceive(t *task) {
 	}
 	once(&t.m.granted, w.now())
 	r.rcv.Grant()
-}
-
-// scan reads a unit's payload once: its digest, and whether the engine would
-// take it. It runs on the stream's goroutine.
-func (r *receiving) scan(eng engine.Engine, u *wire.Unit) (state.Digest, error) {
-	r.digester.Start(&u.Header)
-	visit := func(piece []byte) { _, _ = r.digester.Write(piece) }
-	tokens := u.Header.Tokens
-	var err error
-	if u.Header.Unit == state.UnitPage {
-		err = eng.ScanPage(int(tokens.First), int(tokens.End), u.Payload, visit)
-	} else {
-		err = eng.ScanSnapshot(int(tokens.End), u.Payload, visit)
-	}
-	return r.digester.Sum(), err
 }
 
 // importUnit puts one unit into the session; scanned is what was wrong with its

@@ -55,7 +55,7 @@ func newForger(l *lab, arch tiny.Arch) *forger {
 	}
 	t.Cleanup(func() { _ = f.eng.Close() })
 	f.node, err = wire.Listen(wire.Config{
-		Identity: l.issue(mesh.RoleWorker, "forger"), Incarnation: f.inc, Addr: "127.0.0.1:0",
+		Identity: l.issue(mesh.RoleWorker, "forger"), Incarnation: f.inc, Addr: "127.0.0.1:0", Lane: wire.LaneTLS, // digests cover payloads there
 		PageBytes: 1 << 20, LargestUnit: 4 << 20,
 	})
 	if err != nil {

@@ -65,7 +65,7 @@ func TestRefusedCommandLeavesNothing(t *testing.T) {
 			if c.change != nil {
 				c.change(w)
 			}
-			if r := w.execute(c.cmd); r.Verdict != buspb.Verdict_VERDICT_REFUSED || r.Code != c.code {
+			if r := w.execute(c.cmd, w.now()); r.Verdict != buspb.Verdict_VERDICT_REFUSED || r.Code != c.code {
 				t.Errorf("answered with %v", r)
 			}
 			if len(w.tasks)+len(w.unacked)+len(w.waiting) != 0 {
@@ -74,7 +74,7 @@ func TestRefusedCommandLeavesNothing(t *testing.T) {
 		})
 	}
 	w := commandable()
-	if r := w.execute(reserveFor(100, 1<<32-1)); r.Verdict != buspb.Verdict_VERDICT_ACCEPTED || len(w.waiting) != 1 || w.waiting[0].need != 100 {
+	if r := w.execute(reserveFor(100, 1<<32-1), w.now()); r.Verdict != buspb.Verdict_VERDICT_ACCEPTED || len(w.waiting) != 1 || w.waiting[0].need != 100 {
 		t.Errorf("a prompt that fills the context is answered with %v", r)
 	}
 }
@@ -84,12 +84,12 @@ func TestRefusedCommandLeavesNothing(t *testing.T) {
 func TestEarlierLifeOfGatewayStartsNothing(t *testing.T) {
 	w := commandable()
 	w.gatewaySeen("gw", 3, false)
-	if r := w.execute(reserveFor(10, 10)); r.Verdict != buspb.Verdict_VERDICT_REFUSED || len(w.tasks) != 0 {
+	if r := w.execute(reserveFor(10, 10), w.now()); r.Verdict != buspb.Verdict_VERDICT_REFUSED || len(w.tasks) != 0 {
 		t.Errorf("answered with %v, %d tasks", r, len(w.tasks))
 	}
 	other := reserveFor(10, 10)
 	other.Gateway = "gw2" // incarnations of different gateways are not compared
-	if r := w.execute(other); r.Verdict != buspb.Verdict_VERDICT_ACCEPTED {
+	if r := w.execute(other, w.now()); r.Verdict != buspb.Verdict_VERDICT_ACCEPTED {
 		t.Errorf("answered with %v", r)
 	}
 }

@@ -125,6 +125,8 @@ func (w *Worker) openStream(t *task) {
 		Handoff: t.id, Identity: w.info.Identity, Inventory: w.info.Inventory,
 		Codec: state.CodecLlamaSeq, Key: key, Limits: w.limits,
 	})
+	t.snd.sealer.Defer()
+	t.snd.hasher = state.NewDigester(key)
 	s := t.snd
 	post := func(fact handoff.FactKind) func() {
 		return func() {
@@ -191,6 +193,9 @@ func (w *Worker) export(t *task) {
 	if s == nil || s.snd == nil || s.ended || s.done || t.seq < 0 {
 		return
 	}
+	if s.snd.Local() {
+		s.sealer.OverChecksum()
+	}
 	if w.eng.Paged() {
 		for s.sent < min(t.computed, t.prompt) {
 			end := min(s.sent+w.cfg.PageTokens, t.prompt)
@@ -237,7 +242,7 @@ func (w *Worker) exportPage(t *task, first, end int, last bool) bool {
 		return false
 	}
 	w.exported(t, began, sealing)
-	if err := s.snd.Send(h, buf); err != nil {
+	if err := w.sendUnit(t, h, buf); err != nil {
 		return false // the stream ended; its own event says so
 	}
 	s.sent = end
@@ -246,11 +251,30 @@ func (w *Worker) exportPage(t *task, first, end int, last bool) bool {
 	return true
 }
 
-// exportFinal queues the snapshot, where the family has one, and the manifest.
+// sendUnit queues a sealed unit. Where its digest covers the payload, that is
+// hashed while it travels.
+func (w *Worker) sendUnit(t *task, h state.UnitHeader, buf *wire.Buffer) error {
+	s := t.snd
+	if s.snd.Local() {
+		return s.snd.Send(h, buf)
+	}
+	return s.snd.SendHashed(h, buf, s.hasher, func(d state.Digest) {
+		w.box.post(func() {
+			if err := s.sealer.Digest(h.Index, d); err != nil && !s.ended {
+				w.failStream(t, err)
+				return
+			}
+			w.export(t) // the manifest may have waited for it
+		})
+	})
+}
+
+// exportFinal queues the snapshot, where the family has one, and the manifest
+// once every unit is hashed.
 func (w *Worker) exportFinal(t *task) error {
 	s := t.snd
 	n := t.prompt
-	if w.info.Inventory.Snapshot() {
+	if w.info.Inventory.Snapshot() && !s.queued {
 		size, err := w.eng.SnapshotBytes(t.seq)
 		if err != nil {
 			return err
@@ -275,7 +299,7 @@ func (w *Worker) exportFinal(t *task) error {
 			return err
 		}
 		w.exported(t, began, sealing)
-		if err := s.snd.Send(h, buf); err != nil {
+		if err := w.sendUnit(t, h, buf); err != nil {
 			return nil
 		}
 		for _, ref := range refs {
@@ -283,6 +307,10 @@ func (w *Worker) exportFinal(t *task) error {
 			w.moved(ref.Kind.String(), int(ref.Length), true)
 		}
 		w.unitMoved(t, "snapshot", "", written, 0, n, true)
+	}
+	s.queued = true
+	if s.sealer.Pending() > 0 {
+		return nil // the last digest brings us back
 	}
 	sampler, err := t.gen.sampler.MarshalBinary()
 	if err != nil {

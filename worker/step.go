@@ -202,7 +202,7 @@ func (w *Worker) failDecode(t *task, err error) {
 	if t.side == sideSource {
 		w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillRejected})
 	} else {
-		w.destination(t, handoff.DestinationFact{Kind: handoff.FactCancelled, Reason: handoff.ReasonShutdown})
+		w.destination(t, handoff.DestinationFact{Kind: handoff.FactDecodeFailed})
 	}
 }
 

@@ -19,7 +19,7 @@ type task struct {
 	tenant  string
 	side    side
 	gateway gatewayID
-	arrived time.Duration
+	arrived time.Duration // when the command came; the owner may have been computing
 
 	src handoff.Source      // side source
 	dst handoff.Destination // side destination
@@ -62,10 +62,12 @@ const (
 type sending struct {
 	snd    *wire.Sender // nil when dialling failed at once
 	sealer *state.Sealer
-	sent   int  // prompt tokens whose pages were queued
-	final  bool // the machine asked for the snapshot and the manifest
-	done   bool // snapshot and manifest are queued
-	ended  bool // the machine aborted it; nothing more is exported
+	hasher *state.Digester // of the goroutine that hashes while units travel
+	sent   int             // prompt tokens whose pages were queued
+	final  bool            // the machine asked for the snapshot and the manifest
+	queued bool            // the snapshot, where there is one, is queued
+	done   bool            // and the manifest
+	ended  bool            // the machine aborted it; nothing more is exported
 	first  token
 }
 

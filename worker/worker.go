@@ -54,6 +54,7 @@ type Worker struct {
 	drainEnd  time.Duration // when draining gives up
 	fatal     error
 	sampled   sampled
+	came      time.Duration // when the command came that is being executed
 
 	followUps          []func() // facts that executing actions brought about
 	sourceActions      []handoff.SourceAction
@@ -127,7 +128,8 @@ func (w *Worker) connect(ctx context.Context) error {
 	}
 	link, err := bus.ServeWorker(conn, w.cfg.Incarnation, bus.WorkerHandler{
 		Command: func(c *buspb.Command, reply func(*buspb.Reply)) {
-			w.box.post(func() { reply(w.execute(c)) })
+			at := w.now()
+			w.box.post(func() { reply(w.execute(c, at)) })
 		},
 		Hello: func(gateway string, incarnation uint64) {
 			w.box.post(func() { w.gatewaySeen(gateway, incarnation, false); w.announce() })

@@ -57,6 +57,7 @@ func newClient(ctx context.Context, t Target, load Load) (*client, error) {
 		Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 			TLSHandshakeTimeout: 10 * time.Second,
+			IdleConnTimeout:     time.Second, // before servers close them
 			MaxIdleConns:        load.inFlight(),
 			MaxIdleConnsPerHost: load.inFlight(),
 			DisableCompression:  true,

@@ -137,8 +137,8 @@ func (s *stream) finish(a *answer, f *failure) {
 
 // Names of figures that have bars.
 const (
-	figureDecode  = "decode tokens/s"
-	figurePrefill = "prefill tokens/s"
+	figureDecode  = "decode"
+	figurePrefill = "prefill"
 )
 
 // figures are the run's, when all streams have finished. Rates count whole answers only, over all the time
@@ -157,8 +157,8 @@ func (m *meter) figures(open bool) []bench.Figure {
 	out := []bench.Figure{
 		{Name: figureDecode, Unit: "tokens/s", Value: rate(m.later, m.decode.total)},
 		{Name: figurePrefill, Unit: "tokens/s", Value: rate(m.prompt-m.cached, m.prefill.total)},
-		{Name: "output tokens/s", Unit: "tokens/s", Value: rate(m.output, took)},
-		{Name: "requests/s", Unit: "1/s", Value: rate(m.ok, took)},
+		{Name: "output", Unit: "tokens/s", Value: rate(m.output, took)},
+		{Name: "requests", Unit: "1/s", Value: rate(m.ok, took)},
 	}
 	add := func(name string, l *latency, quantiles ...float64) {
 		for _, q := range quantiles {

@@ -122,6 +122,9 @@ func describe(r *bench.Report, l Load, p bench.Plan) {
 
 // drive is one run. It returns when every request that it began has ended.
 func (c *client) drive(ctx context.Context, load Load, run uint64) (*meter, error) {
+	// While the other target had its turn the server may have closed connections that are idle here, and
+	// the next request on one of them would look like a failure.
+	c.http.CloseIdleConnections()
 	m := newMeter(load.SLO)
 	ask := func(r request, intended time.Time) {
 		s := m.begin(intended)

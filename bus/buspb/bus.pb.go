@@ -6,7 +6,7 @@
 // Conventions:
 //   - A handoff id is its 16 bytes.
 //   - Durations are in milliseconds and relative to the receipt of the message: clocks are not shared. What was measured
-//     (Attribution) is in nanoseconds since its worker accepted the command.
+//     (Attribution) is in nanoseconds since the worker received its command.
 //   - Enum numbers of Side, Policy, Outcome, Reason and Finish are those of package handoff.
 //   - Tokens, pieces, stop strings and tickets are secret: never print these messages.
 //
@@ -3384,7 +3384,7 @@ func (x *Released) GetComputedTokens() uint64 {
 	return 0
 }
 
-// Attribution is what one worker measured of one handoff: offsets since it accepted the command and durations, in
+// Attribution is what one worker measured of one handoff: offsets since its command came and durations, in
 // nanoseconds of its own clock, and counts. 0 means that something did not happen. A receiver uses it to observe and
 // decides nothing by it.
 type Attribution struct {
@@ -3798,7 +3798,7 @@ func (x *Span) GetBusyNs() uint64 {
 // Stream is one side's view of the bytes between two workers.
 type Stream struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Lane          string                 `protobuf:"bytes,1,opt,name=lane,proto3" json:"lane,omitempty"` // tls or quic; empty before the first byte
+	Lane          string                 `protobuf:"bytes,1,opt,name=lane,proto3" json:"lane,omitempty"` // package wire's name of it; empty before the first byte
 	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Units         uint32                 `protobuf:"varint,3,opt,name=units,proto3" json:"units,omitempty"`
 	OpenNs        uint64                 `protobuf:"varint,4,opt,name=open_ns,json=openNs,proto3" json:"open_ns,omitempty"`

@@ -13,7 +13,10 @@ import (
 )
 
 type benchCmd struct {
-	Serve benchServeCmd `cmd:"" help:"Drive an OpenAI-compatible endpoint and measure what a client sees; with --compare-url two endpoints in turn."`
+	Handoff   benchHandoffCmd   `cmd:"" help:"Measure a model's state: out of and into the engine, to another process, and while the prompt is computed."`
+	Lane      benchLaneCmd      `cmd:"" help:"Measure the data plane between two processes against bare connections of the same kind."`
+	Serve     benchServeCmd     `cmd:"" help:"Drive an OpenAI-compatible endpoint and measure what a client sees; with --compare-url two endpoints in turn."`
+	LaneChild benchLaneChildCmd `cmd:"" hidden:"" help:"The other process of 'bench lane'."`
 }
 
 // benchFlags are those of every benchmark.

@@ -46,7 +46,7 @@ func TestBenchServeExits(t *testing.T) {
 	}{
 		{"held", []string{"--url=" + fast, "--compare-url=" + slow, "--require-bars"}, exitOK, "run 1 of 1"},
 		{"missed", []string{"--url=" + slow, "--compare-url=" + fast}, exitOK, ""},
-		{"missed and required", []string{"--url=" + slow, "--compare-url=" + fast, "--require-bars"}, exitFailure, "missed bars: decode tokens/s"},
+		{"missed and required", []string{"--url=" + slow, "--compare-url=" + fast, "--require-bars"}, exitFailure, "missed bars: decode"},
 		{"no URL", []string{"--url=127.0.0.1:80", "--compare-url=" + fast}, exitUsage, "--url must be like http"},
 		{"bad length", []string{"--url=" + fast, "--compare-url=" + fast, "--prompt-length=much"}, exitUsage, "--prompt-length"},
 		{"token ids in a chat", []string{"--url=" + fast, "--compare-url=" + fast, "--endpoint=chat", "--prompt-tokens"}, exitUsage, "chats are text"},

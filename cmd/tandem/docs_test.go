@@ -126,6 +126,7 @@ func TestEveryFlagIsTold(t *testing.T) {
 
 	f := &fleet{cmd: &upCmd{Prefill: 1, Decode: 1}, dir: "run", bus: "tls://127.0.0.1:1"}
 	f.cmd.Mode, f.cmd.TraceDir, f.cmd.DumpState, f.cmd.APIKeys = "colocated", "traces", "dumps", "keys"
+	f.cmd.OTLP = "http://127.0.0.1:4318"
 	told := map[string][]string{"gateway": f.gatewayArgs(), "worker": f.workerArgs(fleetWorker{"prefill-0", "prefill"})}
 	// An external bus was not asked for, and the data plane stays on this machine.
 	own := map[string][]string{"gateway": {"help", "nats"}, "worker": {"help", "listen", "advertise"}}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/mesh"
 	"github.com/tandem-llm/tandem/model"
 	"github.com/tandem-llm/tandem/telemetry"
+	"github.com/tandem-llm/tandem/telemetry/otlp"
 )
 
 // gatewayFlags configure what clients see.
@@ -30,6 +32,9 @@ type gatewayFlags struct {
 	MaxPerTenant   int           `default:"0" help:"Most samples of one API key's tenant at once, waiting ones included; 0: no limit."`
 	RequestTimeout time.Duration `default:"10m" help:"Longest life of a request."`
 	Retries        int           `default:"3" help:"Attempts after the first."`
+	SLOTTFT        time.Duration `name:"slo-ttft" default:"0" help:"Objective for the time to the first token, counted in the metrics (docs/telemetry.md); 0: none."`
+	SLOTPOT        time.Duration `name:"slo-tpot" default:"0" help:"Objective for the mean time per further token; 0: none."`
+	OTLP           string        `name:"otlp" help:"Send one trace for each request to this OTLP/HTTP collector, such as http://127.0.0.1:4318; without it the standard OTEL_EXPORTER_OTLP_ENDPOINT counts." placeholder:"URL"`
 }
 
 func (f *gatewayFlags) args() []string {
@@ -38,6 +43,10 @@ func (f *gatewayFlags) args() []string {
 		"--max-active=" + strconv.Itoa(f.MaxActive), "--max-queue=" + strconv.Itoa(f.MaxQueue),
 		"--max-per-tenant=" + strconv.Itoa(f.MaxPerTenant),
 		"--request-timeout=" + f.RequestTimeout.String(), "--retries=" + strconv.Itoa(f.Retries),
+		"--slo-ttft=" + f.SLOTTFT.String(), "--slo-tpot=" + f.SLOTPOT.String(),
+	}
+	if f.OTLP != "" {
+		args = append(args, "--otlp="+f.OTLP)
 	}
 	if f.APIKeys != "" {
 		args = append(args, "--api-keys="+f.APIKeys)
@@ -88,6 +97,16 @@ func (c *gatewayCmd) Run(a *app) error {
 		return err
 	}
 	cfg.Name, cfg.Incarnation, cfg.Log, cfg.Events = id.Name(), incarnation, log, events
+	if cfg.Traces, err = c.traces(ctx, id.Name(), cfg.Metrics, log); err != nil {
+		return err
+	}
+	defer func() {
+		last, cancel := context.WithTimeout(context.Background(), traceFlush)
+		defer cancel()
+		if err := cfg.Traces.Close(last); err != nil {
+			log.Warn("traces were lost", "error", err)
+		}
+	}()
 	g, err := gateway.New(cfg)
 	if err != nil {
 		return err
@@ -137,6 +156,17 @@ func (c *gatewayCmd) Run(a *app) error {
 	return err
 }
 
+// traceFlush bounds the sending of the last traces when the gateway stops.
+const traceFlush = 3 * time.Second
+
+// traces starts the export of traces, or returns nil when nobody wants any.
+func (f *gatewayFlags) traces(ctx context.Context, name string, m *telemetry.Gateway, log *slog.Logger) (*otlp.Exporter, error) {
+	if !otlp.Configured(f.OTLP) {
+		return nil, nil
+	}
+	return otlp.New(ctx, otlp.Config{URL: f.OTLP, Name: name, Version: version(), Counted: m.Spans, Log: log})
+}
+
 // config reads what the gateway needs of the model and the key file.
 func (c *gatewayCmd) config(ctx context.Context, a *app) (gateway.Config, error) {
 	m, err := model.Inspect(c.Model)
@@ -155,6 +185,7 @@ func (c *gatewayCmd) config(ctx context.Context, a *app) (gateway.Config, error)
 		Version: version(), Model: c.modelName(), Vocab: vocab, Tokenizer: m.Tokenizer.Digest,
 		Mode: gateway.Mode(c.Mode), MaxActive: c.MaxActive, MaxQueue: c.MaxQueue, MaxPerTenant: c.MaxPerTenant,
 		RequestTimeout: c.RequestTimeout, Retries: c.Retries, ShutdownGrace: c.Drain,
+		SLO: telemetry.SLO{TTFT: c.SLOTTFT, TPOT: c.SLOTPOT}, Metrics: telemetry.NewGateway(version()),
 	}
 	if c.Retries == 0 {
 		cfg.Retries = -1

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/bus"
 	"github.com/tandem-llm/tandem/mesh"
 	"github.com/tandem-llm/tandem/model"
+	"github.com/tandem-llm/tandem/telemetry/otlp"
 	"github.com/tandem-llm/tandem/wire"
 )
 
@@ -44,7 +45,14 @@ func (f *engineFlags) fits(m *model.Model) error {
 }
 
 func (f *gatewayFlags) check() error {
+	var collector error
+	if f.OTLP != "" {
+		if err := otlp.Check(f.OTLP); err != nil {
+			collector = usageError{fmt.Errorf("--otlp: %w", err)}
+		}
+	}
 	return errors.Join(
+		collector, between("slo-ttft", f.SLOTTFT, 0, mostTime), between("slo-tpot", f.SLOTPOT, 0, mostTime),
 		between("max-active", f.MaxActive, 1, most), between("max-queue", f.MaxQueue, 1, most), between("max-per-tenant", f.MaxPerTenant, 0, most),
 		between("request-timeout", f.RequestTimeout, time.Millisecond, mostTime), between("retries", f.Retries, 0, 255),
 	)

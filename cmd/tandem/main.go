@@ -33,11 +33,14 @@ type cli struct {
 	Up         upCmd         `cmd:"" help:"Serve a model on this machine: gateway, prefill and decode worker processes, ready for a request."`
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway: HTTP API, routing, and the control bus unless --nats names one."`
 	Worker     workerCmd     `cmd:"" help:"Run one worker: an engine in the role prefill, decode or both."`
+	Handoffs   handoffsCmd   `cmd:"" help:"Show the handoffs that a gateway saw last, or a timeline of one."`
 	Engine     engineCmd     `cmd:"" help:"Install or show the llama.cpp libraries."`
 	Model      modelCmd      `cmd:"" help:"Make or inspect GGUF models."`
+	Verify     verifyCmd     `cmd:"" help:"Verify that a model's sequences continue in another process exactly, and certify it."`
 	Mesh       meshCmd       `cmd:"" help:"Make the certificate authority and the identities of gateways and workers."`
 	Bus        busCmd        `cmd:"" help:"Print the configuration of an external NATS server."`
 	Bench      benchCmd      `cmd:"" help:"Measure this machine, the data plane or an endpoint (docs/bench.md)."`
+	PairPeer   pairPeerCmd   `cmd:"" name:"pair-peer" hidden:"" help:"The other process of verify and bench handoff."`
 	Version    versionCmd    `cmd:"" help:"Print the version, the engine build and the state schema."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for bash, zsh or fish."`
 }

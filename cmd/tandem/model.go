@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem/model"
 	"github.com/tandem-llm/tandem/model/tiny"
+	"github.com/tandem-llm/tandem/model/wide"
 )
 
 type modelCmd struct {
@@ -14,16 +15,33 @@ type modelCmd struct {
 }
 
 type modelNewCmd struct {
-	Arch string `required:"" enum:"llama,gemma3,mamba2,nemotron_h_moe" help:"llama (attention), gemma3 (sliding window), mamba2 (recurrent) or nemotron_h_moe (hybrid with experts and an MTP block)."`
-	Out  string `required:"" help:"File to write." placeholder:"FILE"`
-	Seed uint64 `default:"1" help:"Seed of the weights."`
+	Arch    string `required:"" enum:"llama,gemma3,mamba2,nemotron_h_moe,wide-attention,wide-recurrent,dense" help:"llama (attention), gemma3 (sliding window), mamba2 (recurrent) or nemotron_h_moe (hybrid with experts and an MTP block); for measuring wide-attention or wide-recurrent (much state, little to compute) or dense (computes as a small real model does)."`
+	Out     string `required:"" help:"File to write." placeholder:"FILE"`
+	Seed    uint64 `default:"1" help:"Seed of the weights."`
+	Layers  int    `default:"16" help:"Layers of wide-attention; a token keeps 512 bytes per layer and head."`
+	KVHeads int    `name:"kv-heads" default:"8" help:"Heads of wide-attention."`
 }
 
 func (c *modelNewCmd) Run(a *app) error {
-	if err := tiny.Write(c.Out, tiny.Arch(c.Arch), c.Seed); err != nil {
+	var err error
+	switch c.Arch {
+	case "wide-attention":
+		m, werr := wide.Attention(c.Layers, c.KVHeads)
+		if werr != nil {
+			return usageError{werr}
+		}
+		err = m.Write(c.Out, c.Seed)
+	case "wide-recurrent":
+		err = wide.Recurrent().Write(c.Out, c.Seed)
+	case "dense":
+		err = wide.Dense().Write(c.Out, c.Seed)
+	default:
+		err = tiny.Write(c.Out, tiny.Arch(c.Arch), c.Seed)
+	}
+	if err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s written (%s, random weights, seed %d)\n", c.Out, c.Arch, c.Seed)
+	_, err = fmt.Fprintf(a.stdout, "%s written (%s, random weights, seed %d)\n", c.Out, c.Arch, c.Seed)
 	return err
 }
 

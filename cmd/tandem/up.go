@@ -360,6 +360,9 @@ func (f *fleet) event(e supervise.Event) {
 	}
 }
 
+// defaultListen is the default of --listen, and of what commands ask.
+const defaultListen = "127.0.0.1:8080"
+
 func (f *fleet) printReady() {
 	f.mu.Lock()
 	host := f.http
@@ -372,14 +375,20 @@ func (f *fleet) printReady() {
 	if f.cmd.APIKeys != "" {
 		key = " -H 'Authorization: Bearer KEY'" // the keys are nobody's to print
 	}
+	where := ""
+	if host != defaultListen {
+		where = " --url http://" + host
+	}
 	fmt.Fprintf(f.out.w, `
 ready: http://%s
 
   curl http://%s/v1/chat/completions -H 'Content-Type: application/json'%s \
     -d '{"model":"%s","messages":[{"role":"user","content":"Hello"}],"max_tokens":64}'
 
+  tandem handoffs --last%s    # where its time went
+
 Ctrl-C stops everything.
-`, host, host, key, f.modelName())
+`, host, host, key, f.modelName(), where)
 }
 
 func (f *fleet) modelName() string {

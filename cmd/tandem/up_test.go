@@ -50,5 +50,13 @@ func TestPrintedCommandHasAKey(t *testing.T) {
 		if got := strings.Contains(out.String(), "-H 'Authorization: Bearer KEY'"); got != want {
 			t.Errorf("--api-keys=%q: a key in the command: %v\n%s", file, got, &out)
 		}
+		if strings.Contains(out.String(), "--url") {
+			t.Errorf("the default address is named:\n%s", &out)
+		}
+	}
+	var out bytes.Buffer
+	f := &fleet{cmd: &upCmd{}, out: &progress{w: &out}, http: "127.0.0.1:9"}
+	if f.printReady(); !strings.Contains(out.String(), "tandem handoffs --last --url http://127.0.0.1:9 ") {
+		t.Errorf("the command as printed asks another gateway:\n%s", &out)
 	}
 }

@@ -46,7 +46,7 @@ func (e *Engine) BeginImport(seq int32, tokens int) (engine.Import, error) {
 }
 
 // ScanPage implements engine.Engine.
-func (e *Engine) ScanPage(first, end int, payload []byte, visit func(piece []byte)) error {
+func (e *Engine) ScanPage(first, end int, payload []byte) error {
 	if e.schema == nil {
 		return fmt.Errorf("%w: %s", engine.ErrUnsupported, e.info.ColocatedOnly)
 	}
@@ -57,11 +57,11 @@ func (e *Engine) ScanPage(first, end int, payload []byte, visit func(piece []byt
 		return fmt.Errorf("%w: [%d,%d)", engine.ErrCoverage, first, end)
 	}
 	var scratch blob.Scratch // the engine's own belongs to the owner
-	return e.payloadError("page", e.schema.ScanPage(payload, first, end, e.depth, &scratch, visit))
+	return e.payloadError("page", e.schema.CheckPage(payload, first, end, e.depth, &scratch))
 }
 
 // ScanSnapshot implements engine.Engine.
-func (e *Engine) ScanSnapshot(tokens int, payload []byte, visit func(piece []byte)) error {
+func (e *Engine) ScanSnapshot(tokens int, payload []byte) error {
 	if e.schema == nil {
 		return fmt.Errorf("%w: %s", engine.ErrUnsupported, e.info.ColocatedOnly)
 	}
@@ -69,7 +69,7 @@ func (e *Engine) ScanSnapshot(tokens int, payload []byte, visit func(piece []byt
 		return fmt.Errorf("%w: a %v memory has no snapshot", engine.ErrUnsupported, e.schema.Memory)
 	}
 	var scratch blob.Scratch
-	return e.payloadError("snapshot", e.schema.ScanSnapshot(payload, tokens, e.depth, &scratch, visit))
+	return e.payloadError("snapshot", e.schema.CheckSnapshot(payload, tokens, e.depth, &scratch))
 }
 
 // Scanned implements engine.Import.

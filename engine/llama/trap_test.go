@@ -244,9 +244,9 @@ func TestNonFiniteIsRefused(t *testing.T) {
 						g.refuses(t, r.name, r.kind, x)
 						scan := func() error {
 							if page < 0 {
-								return g.ScanSnapshot(x.Tokens, x.Snapshot, nil)
+								return g.ScanSnapshot(x.Tokens, x.Snapshot)
 							}
-							return g.ScanPage(x.Pages[page].First, x.Pages[page].End, x.Pages[page].Payload, nil)
+							return g.ScanPage(x.Pages[page].First, x.Pages[page].End, x.Pages[page].Payload)
 						}
 						for _, err := range []error{enginetest.Import(g, 0, x), scan()} {
 							var p *engine.PayloadError

@@ -3,15 +3,19 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"io"
 	"io/fs"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tandem-llm/tandem/engine/install"
@@ -74,8 +78,18 @@ func TestNoContentLeaks(t *testing.T) {
 	}
 	p.content.tokens(spelled, "a prompt")
 
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		raw, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.traces = append(p.traces, raw...)
+	}))
+	t.Cleanup(collector.Close)
 	t.Cleanup(func() { p.search(root) }) // runs when the fleet has stopped
-	p.fleet = up(t, "--model="+model, "--model-name=private", "--slots=4", "--context=1024", "--log-level=debug", "--page-tokens=64", "--api-keys="+keys)
+	p.fleet = up(t, "--otlp="+collector.URL, "--model="+model, "--model-name=private", "--slots=4", "--context=1024", "--log-level=debug", "--page-tokens=64", "--api-keys="+keys)
 	p.good(tokens)
 	p.refused()
 	p.cancelled()
@@ -83,7 +97,37 @@ func TestNoContentLeaks(t *testing.T) {
 	for _, process := range []string{"gateway", "prefill-0", "decode-0"} {
 		p.see("metrics of "+process, p.scrape(process))
 	}
+	p.handoffs()
 	p.see("files of the running fleet", p.files(root))
+}
+
+// handoffs shows the records of what was served in every form that there is.
+func (p *privacy) handoffs() {
+	var raw []byte
+	p.fleet.eventually("records of all that was served", func() bool { // those of a killed worker wait for it
+		resp, err := http.Get(p.fleet.url + "/tandem/handoffs")
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if raw, err = io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+			p.t.Fatal(resp.StatusCode, err)
+		}
+		for _, want := range []string{"handed-off", "served-whole", "cancelled", "attention_kv", "worker_lost"} {
+			if !bytes.Contains(raw, []byte(want)) {
+				return false
+			}
+		}
+		return true
+	})
+	p.see("records", raw)
+	for _, args := range [][]string{{}, {"--json"}, {"--last"}, {"--id=2"}, {"--id=1"}, {"--id=nobody"}} {
+		out, err := exec.Command(binary, append([]string{"handoffs", "--url=" + p.fleet.url}, args...)...).CombinedOutput()
+		if (err != nil) != slices.Contains(args, "--id=nobody") {
+			p.t.Errorf("tandem handoffs %v: %v: %s", args, err, out)
+		}
+		p.see("tandem handoffs", out)
+	}
 }
 
 // search looks through everything that the fleet wrote.
@@ -92,6 +136,15 @@ func (p *privacy) search(root string) {
 		return // it did not start, and said why
 	}
 	p.see("logs", []byte(p.fleet.logs()))
+	p.mu.Lock()
+	p.see("traces", p.traces)
+	p.mu.Unlock()
+	trace, _ := hex.DecodeString(callersTrace)
+	for _, span := range []string{"admission", "prefill", "transfer", "commit", string(trace)} {
+		if !bytes.Contains(p.seen["traces"], []byte(span)) {
+			p.t.Errorf("%q is not among what the collector was sent", span)
+		}
+	}
 	p.see("progress lines", p.lines())
 	p.see("lifecycle events", p.files(p.fleet.traces))
 	p.see("files left", p.files(root))
@@ -118,14 +171,20 @@ type privacy struct {
 	fleet   *fleet
 	content *content
 	seen    map[string][]byte // what was found where
+
+	mu     sync.Mutex
+	traces []byte // what the collector was sent; guarded by mu
 }
 
 func (p *privacy) see(where string, data []byte) { p.seen[where] = append(p.seen[where], data...) }
 
+// callersTrace is what every request says it is a part of.
+const callersTrace = "4bf92f3577b34da6a3ce929d0e0e4736"
+
 // post sends a body with the tenant's key, unless headers say otherwise.
 func (p *privacy) post(ctx context.Context, path, body string, headers map[string]string) *http.Response {
 	p.t.Helper()
-	all := map[string]string{"Authorization": "Bearer " + privateKey}
+	all := map[string]string{"Authorization": "Bearer " + privateKey, "Traceparent": "00-" + callersTrace + "-00f067aa0ba902b7-01"}
 	maps.Copy(all, headers)
 	return p.fleet.post(ctx, path, body, all)
 }

@@ -43,13 +43,6 @@ func (s *Scratch) bitmap(n int) []uint64 {
 // ids 0, no window and no recurrent cells, and, with Everything, only finite
 // numbers. Errors are *Error.
 func (s *Schema) CheckPage(b []byte, first, end int, depth Depth, scratch *Scratch) error {
-	return s.ScanPage(b, first, end, depth, scratch, nil)
-}
-
-// ScanPage is CheckPage, and hands visit the whole of b in consecutive pieces of
-// at most 64 KiB, each right after it was checked and is still in the
-// processor's cache. A fault ends the visits. visit may be nil.
-func (s *Schema) ScanPage(b []byte, first, end int, depth Depth, scratch *Scratch, visit func(piece []byte)) error {
 	n := end - first
 	if first < 0 || n <= 0 || end > 1<<31-1 {
 		return fault(state.KindNone, -1, "no positions in [%d,%d)", first, end)
@@ -60,7 +53,7 @@ func (s *Schema) ScanPage(b []byte, first, end int, depth Depth, scratch *Scratc
 	if want := s.PageBytes(n); len(b) != want {
 		return fault(state.KindNone, -1, "%d bytes, a page of %d tokens has %d", len(b), n, want)
 	}
-	c := checker{b: b, depth: depth, scratch: scratch, visit: visit}
+	c := checker{b: b, depth: depth, scratch: scratch}
 	c.header()
 	c.kv(state.AttentionKV, &s.Base, first, n)
 	if s.Memory.Window() {
@@ -77,11 +70,6 @@ func (s *Schema) ScanPage(b []byte, first, end int, depth Depth, scratch *Scratc
 // WindowCells allows, and the recurrent cell is at position tokens-1. Otherwise
 // as CheckPage.
 func (s *Schema) CheckSnapshot(b []byte, tokens int, depth Depth, scratch *Scratch) error {
-	return s.ScanSnapshot(b, tokens, depth, scratch, nil)
-}
-
-// ScanSnapshot is to CheckSnapshot what ScanPage is to CheckPage.
-func (s *Schema) ScanSnapshot(b []byte, tokens int, depth Depth, scratch *Scratch, visit func(piece []byte)) error {
 	if tokens <= 0 || tokens > 1<<31-1 {
 		return fault(state.KindNone, -1, "no positions in [0,%d)", tokens)
 	}
@@ -95,7 +83,7 @@ func (s *Schema) ScanSnapshot(b []byte, tokens int, depth Depth, scratch *Scratc
 	if want := s.SnapshotBytes(window); len(b) != want {
 		return fault(state.KindNone, -1, "%d bytes, the snapshot has %d", len(b), want)
 	}
-	c := checker{b: b, depth: depth, scratch: scratch, visit: visit}
+	c := checker{b: b, depth: depth, scratch: scratch}
 	c.header()
 	c.tail(s, window, tokens)
 	return c.err
@@ -136,13 +124,8 @@ type checker struct {
 	b       []byte
 	depth   Depth
 	scratch *Scratch
-	visit   func([]byte) // may be nil
 	err     error
 }
-
-// piece is the most bytes that a visit gets: whole stretches of every type, and
-// small beside a second-level cache.
-const piece = 64<<10 - 64<<10%(64*q8Block)
 
 func (c *checker) fail(k state.Kind, layer int, format string, args ...any) {
 	if c.err == nil {
@@ -154,30 +137,7 @@ func (c *checker) fail(k state.Kind, layer int, format string, args ...any) {
 func (c *checker) next(n int) []byte {
 	p := c.b[:n]
 	c.b = c.b[n:]
-	if c.visit != nil {
-		for rest := p; len(rest) > 0; rest = rest[min(piece, len(rest)):] {
-			c.visit(rest[:min(piece, len(rest))])
-		}
-	}
 	return p
-}
-
-// numbers cuts n bytes of type t off the front and reports whether they are
-// finite, as far as the depth looks.
-func (c *checker) numbers(t Type, n int) bool {
-	if c.depth == Structure {
-		c.next(n)
-		return true
-	}
-	for n > 0 {
-		p := c.b[:min(piece, n)]
-		if !finite(t, p, int(c.depth)) {
-			return false
-		}
-		c.next(len(p))
-		n -= len(p)
-	}
-	return true
 }
 
 // expect reads a u32 that has only one right value.
@@ -279,7 +239,8 @@ func (c *checker) tensors(kind state.Kind, part string, list []Tensor, cells int
 			c.fail(kind, i, "%s has rows of %d bytes, expected %d", part, got, t.Row)
 			return
 		}
-		if !c.numbers(t.Type, cells*int(t.Row)) {
+		rows := c.next(cells * int(t.Row))
+		if c.depth != Structure && !finite(t.Type, rows, int(c.depth)) {
 			c.fail(kind, i, "%s holds a NaN or an infinity", part)
 			return
 		}

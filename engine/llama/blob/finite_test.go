@@ -85,39 +85,3 @@ func TestSampledFinite(t *testing.T) {
 		}
 	}
 }
-
-// Numbers are looked through in pieces, each of which is shown once it passed: a
-// NaN anywhere, at the borders of pieces too, is found, and nothing after it is
-// shown.
-func TestPieces(t *testing.T) {
-	for _, c := range []struct {
-		typ   Type
-		width int
-		nan   []byte
-	}{
-		{F16, 2, []byte{0, 0x7e}}, {BF16, 2, []byte{0xc0, 0x7f}}, {F32, 4, []byte{0, 0, 0xc0, 0x7f}}, {Q8_0, q8Block, []byte{0, 0x7e}},
-	} {
-		size := (2*piece + 10*64*q8Block) / c.width * c.width
-		good := make([]byte, size)
-		for i := range good {
-			good[i] = byte(i * 7 % 97 & 0x3f) // no exponent of all ones
-		}
-		var seen []byte
-		k := checker{b: good, depth: Everything, visit: func(p []byte) { seen = append(seen, p...) }}
-		if !k.numbers(c.typ, size) || len(k.b) != 0 || !bytes.Equal(seen, good) {
-			t.Errorf("%v: good numbers: %d of %d bytes shown", c.typ, len(seen), size)
-		}
-		for _, at := range []int{0, piece - c.width, piece, 2*piece - c.width, 2 * piece, size - c.width} {
-			bad := bytes.Clone(good)
-			copy(bad[at:], c.nan)
-			seen = seen[:0]
-			k := checker{b: bad, depth: Everything, visit: func(p []byte) { seen = append(seen, p...) }}
-			if k.numbers(c.typ, size) {
-				t.Errorf("%v: a NaN at %d of %d passed", c.typ, at, size)
-			}
-			if want := at / piece * piece; len(seen) != want {
-				t.Errorf("%v: a NaN at %d: %d bytes shown, expected %d", c.typ, at, len(seen), want)
-			}
-		}
-	}
-}
