@@ -60,8 +60,8 @@ type Manager interface {
 	// before), Unknown, Invalid, Conflict (id names something else).
 	Rekey(old, id handoff.ID) Outcome
 
-	// Activate makes a reservation active and publishes its prompt under keys; its
-	// locked prefix is not published again. Repeated, it answers Duplicate. It
+	// Activate makes a reservation active and publishes the full blocks of its tokens
+	// under keys; its locked prefix is not published again. Repeated, it answers Duplicate. It
 	// refuses with Quarantined while the sequence is touched. Outcomes: OK,
 	// Duplicate, Unknown, Conflict, Quarantined.
 	Activate(id handoff.ID, keys []Key) (Seq, Outcome)

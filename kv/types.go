@@ -62,16 +62,16 @@ type Need struct {
 // Snapshot is where all blocks are. Active + Pinned + Reserved + Cached + Free =
 // Blocks; shared blocks count once, for the strongest class.
 type Snapshot struct {
-	Blocks   int // all
-	Active   int // of sequences that compute
-	Pinned   int // held for readers
-	Reserved int // promised to incoming state, locked prefixes included
-	Cached   int // prefix hits that no sequence has
-	Free     int
-	Slots    int   // sequences that exist
-	SlotsAll int   // Config.Slots, 0 without limit
-	Headroom int   // blocks of promised growth; a part of Cached + Free
-	Marks    int64 // bytes of marked snapshots
+	Blocks   int   `json:"blocks"`    // all
+	Active   int   `json:"active"`    // of sequences that compute
+	Pinned   int   `json:"pinned"`    // held for readers
+	Reserved int   `json:"reserved"`  // promised to incoming state, locked prefixes included
+	Cached   int   `json:"cached"`    // prefix hits that no sequence has
+	Free     int   `json:"free"`      // the rest
+	Slots    int   `json:"slots"`     // sequences that exist
+	SlotsAll int   `json:"slots_all"` // Config.Slots, 0 without limit
+	Headroom int   `json:"headroom"`  // blocks of promised growth; a part of Cached + Free
+	Marks    int64 `json:"marks"`     // bytes of marked snapshots
 }
 
 // Used is the number of blocks that sequences have.

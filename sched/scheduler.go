@@ -85,7 +85,8 @@ type Scheduler struct {
 }
 
 // New makes a scheduler over a manager, which from then on only the scheduler
-// changes, except for Mark, Evict and Events. The error is a *ConfigError.
+// changes; the host calls Mark, Evict and Events, asks what it likes, and may Reset
+// it when the scheduler is Drained. The error is a *ConfigError.
 func New(cfg Config, manager kv.Manager) (*Scheduler, error) {
 	shape := manager.Config()
 	cfg, err := cfg.check(shape)

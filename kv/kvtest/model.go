@@ -36,6 +36,7 @@ type mseq struct {
 	limit     int
 	headroom  int
 	prefix    int
+	full      int // blocks that its first tokens fill
 	touched   int
 	draining  bool
 	id        handoff.ID
@@ -152,7 +153,7 @@ func (m *model) begin(s kv.Seq, n kv.Need, c class) (int, kv.Outcome) {
 		return 0, kv.LackHeadroom
 	}
 	m.tick++
-	q := &mseq{class: c, limit: m.ceil(limit), headroom: headroom, prefix: len(hit) * m.cfg.BlockTokens, published: len(hit), last: m.tick}
+	q := &mseq{class: c, limit: m.ceil(limit), headroom: headroom, prefix: len(hit) * m.cfg.BlockTokens, published: len(hit), full: n.Tokens / m.cfg.BlockTokens, last: m.tick}
 	q.blocks = hit
 	m.seqs[s] = q
 	m.take(q, missing)
@@ -342,7 +343,7 @@ func (m *model) activate(id handoff.ID, keys []kv.Key) kv.Outcome {
 		return kv.Quarantined
 	}
 	q.class = active
-	m.publish(q, keys[:min(len(keys), len(q.blocks))])
+	m.publish(q, keys[:min(len(keys), q.full)])
 	return kv.OK
 }
 

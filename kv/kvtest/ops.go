@@ -150,9 +150,6 @@ func (w *world) activate() error {
 	id := w.id()
 	s, q := w.model.byID(id)
 	keys := w.keys(w.paths[s])
-	if q != nil {
-		keys = keys[:min(len(keys), len(q.blocks))]
-	}
 	w.step = "Activate"
 	got, o := w.real.Activate(id, keys)
 	want := w.model.activate(id, keys)

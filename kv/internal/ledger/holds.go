@@ -100,7 +100,7 @@ func (m *Manager) Activate(id handoff.ID, keys []kv.Key) (kv.Seq, kv.Outcome) {
 	}
 	m.index.Move(q, Active)
 	q.Class = Active
-	m.publish(q, m.handle(i), keys[:min(len(keys), len(q.Blocks))])
+	m.publish(q, m.handle(i), keys[:min(len(keys), int(q.full))])
 	return m.handle(i), kv.OK
 }
 

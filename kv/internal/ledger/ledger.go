@@ -62,6 +62,7 @@ type Seq struct {
 	id       handoff.ID // zero when not keyed
 	gen      uint32     // of the handle; counts lives of this entry
 	prefix   int32      // blocks found at the start
+	full     int32      // blocks that the tokens it came with fill
 	limit    int32      // most blocks it may have
 	headroom int32      // blocks of growth promised now
 }

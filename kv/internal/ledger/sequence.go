@@ -115,6 +115,7 @@ func (m *Manager) begin(n kv.Need, class Class) (uint32, kv.Outcome) {
 	q := &m.b.seqs[i]
 	q.Class = class
 	q.prefix, q.limit = int32(found), int32(p.limit)
+	q.full = int32(n.Tokens / m.b.cfg.BlockTokens)
 	m.promise(q, p.wanted)
 	m.index.Lock(q, keys[:found])
 	m.index.Take(q, p.total-found)
