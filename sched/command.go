@@ -98,7 +98,7 @@ func (s *Scheduler) Activate(now time.Duration, id handoff.ID) Outcome {
 	}
 	r := &s.requests[ref]
 	switch {
-	case r.side == destination && (r.state == StateReady || r.state == StateDecoding || r.state == StateFinished):
+	case r.activated && r.state != StateStopped && r.state != StateQuarantine:
 		return Duplicate
 	case r.state != StateReserved:
 		return Conflict
@@ -110,15 +110,15 @@ func (s *Scheduler) Activate(now time.Duration, id handoff.ID) Outcome {
 	if _, o := s.kv.Activate(id, r.keys); o != kv.OK {
 		return Conflict
 	}
+	r.activated = true
 	r.computed = r.target
 	if r.most == 1 { // the source's token was all
-		r.state = StateFinished
-		s.note(NoteFinished, ref, 1)
-		return Accepted
+		s.finish(ref)
+	} else {
+		r.state = StateReady
+		s.pushBack(&s.ready, ref)
 	}
-	r.state = StateReady
-	s.pushBack(&s.ready, ref)
-	s.dirty = true
+	s.dirty = true // adopting a prefix may have freed memory, too
 	s.settle(now)
 	return Accepted
 }

@@ -127,8 +127,8 @@ func (w *world) activate() error {
 			c.ended = true
 		}
 	case o == Touched && c.touched && before == StateReserved, o == Expired && before == StateReserved:
-	case o == Duplicate && c.receives && c.tokens > 0:
-	case o == Conflict && before != StateReserved:
+	case o == Duplicate && c.receives && c.tokens > 0 && before != StateReserved:
+	case o == Conflict && before != StateReserved && (c.tokens == 0 || !c.receives || before == StateStopped || before == StateQuarantine):
 	default:
 		return fmt.Errorf("%v of %+v", o, c)
 	}

@@ -19,22 +19,23 @@ const (
 // its state: Waiting and Reserving from queue[side], Ready from ready, Prefilling
 // from prefilling, Decoding from running; otherwise none.
 type request struct {
-	id       handoff.ID
-	keys     []kv.Key
-	seq      kv.Seq        // zero without memory
-	deadline time.Duration // of a reservation; 0: none
-	order    uint64        // of arrival; a preempted request keeps it
-	state    State
-	side     side
-	held     bool // Pinned follows the prompt
-	touched  bool // between Touch and Quiet; the manager knows it too, while there is memory
-	lent     bool // seq belongs to the request that took it over; only Quiet concerns it
-	borrowed bool // a transfer of a request that lent its memory may still touch it
-	chunk    bool // it has a chunk in the running step
-	finished bool // set by Done before it looks at the rows
-	failed   bool // the same
-	stop     bool // cancelled during the running step
-	release  bool // released during the running step; stop is set too
+	id        handoff.ID
+	keys      []kv.Key
+	seq       kv.Seq        // zero without memory
+	deadline  time.Duration // of a reservation; 0: none
+	order     uint64        // of arrival; a preempted request keeps it
+	state     State
+	side      side
+	held      bool // Pinned follows the prompt
+	activated bool // its reservation was
+	touched   bool // between Touch and Quiet; the manager knows it too, while there is memory
+	lent      bool // seq belongs to the request that took it over; only Quiet concerns it
+	borrowed  bool // a transfer of a request that lent its memory may still touch it
+	chunk     bool // it has a chunk in the running step
+	finished  bool // set by Done before it looks at the rows
+	failed    bool // the same
+	stop      bool // cancelled during the running step
+	release   bool // released during the running step; stop is set too
 
 	prompt     int32 // tokens of the prompt
 	most       int32 // tokens to generate
