@@ -47,7 +47,7 @@ var layers = []row{
 	{"telemetry/otlp", []string{"handoff", "telemetry"}, "sends traces, and keeps what that pulls in away from workers"},
 	{"supervise", nil, "keeps processes alive, whatever they are"},
 
-	{"worker", []string{"core", "bus", "bus/buspb", "engine", "mesh", "telemetry", "wire"}, "hosts any engine, so it names none; HTTP is the gateway's"},
+	{"worker", []string{"core", "bus", "bus/buspb", "engine", "mesh", "telemetry", "wire"}, "hosts any engine, so it names none; what runs next and whose memory is whose the core decides; HTTP is the gateway's"},
 	{"gateway", []string{"core", "api/openai", "bus", "bus/buspb", "chat", "engine", "mesh", "telemetry", "telemetry/otlp"}, "hosts requests; of engines it knows the vocabulary seam, of the data plane nothing"},
 
 	{"bench", nil, "takes turns and reports; what is measured is the business of the packages below"},

@@ -215,11 +215,13 @@ func (m *Mirror) letGo(from int32, index int, ops []Op) []Op {
 	return m.clear(from, ops)
 }
 
-// clear empties a slot that is not open.
+// clear empties a slot that is not open. Open takes the lowest one: an engine that is
+// idle places the next sequence as a fresh one does.
 func (m *Mirror) clear(at int32, ops []Op) []Op {
 	q := &m.slots[at]
 	q.blocks = q.blocks[:0]
-	m.empty = append(m.empty, at)
+	i, _ := slices.BinarySearchFunc(m.empty, at, func(have, want int32) int { return int(want - have) })
+	m.empty = slices.Insert(m.empty, i, at)
 	return append(ops, Op{Kind: Empty, Slot: at})
 }
 

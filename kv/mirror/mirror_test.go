@@ -482,3 +482,26 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// Whatever was open before, the lowest empty slot is opened next.
+func TestLowestSlotFirst(t *testing.T) {
+	m := New(kv.Config{Blocks: 8, BlockTokens: 4}, 4)
+	open := func(s kv.Seq) int32 {
+		at, _, err := m.Open(s, nil, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	for s := range kv.Seq(3) {
+		if at := open(1 + s); at != int32(s) {
+			t.Errorf("sequence %d is in slot %d", s, at)
+		}
+	}
+	for _, s := range []kv.Seq{1, 3, 2} {
+		m.Close(s, nil)
+	}
+	if at := open(4); at != 0 {
+		t.Errorf("an idle engine opens slot %d first", at)
+	}
+}
