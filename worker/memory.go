@@ -250,7 +250,7 @@ func (w *Worker) noticed(t *task, n sched.Notice) {
 	case sched.NoteFinished:
 		w.later(func() { w.finished(t) })
 	case sched.NotePreempted:
-		t.slot, t.computed = -1, 0
+		t.slot = -1
 	case sched.NoteFailed:
 		t.slot = -1
 		w.later(func() { w.failTask(t, buspb.Code_CODE_OVERLOADED, errNoMemory) })
