@@ -31,6 +31,11 @@
 //
 // Whoever is admitted has room for its whole answer, so nobody is preempted.
 //
+// With a prefix cache (prefix.go), for models whose whole state is pages, sequences
+// that end leave what they computed in slots that are kept for it. A prompt that begins
+// alike is given whole pages of that before its first chunk; what it is not given it
+// computes, and hands over everything. Decode workers keep no prefixes.
+//
 // # One handoff
 //
 // At the source, a prompt is computed chunk by chunk; after each chunk its page
@@ -55,5 +60,7 @@
 // all sequences share a batch. A request that is alone on a worker therefore
 // computes the same bits whether it was handed over or not, and whether it runs
 // for the first or the hundredth time. docs/exactness.md says what holds under
-// load.
+// load. The state that a prompt takes from the prefix cache has the bits it would have
+// computed; what it computes after that has them where it runs alone and one thread
+// computes.
 package worker

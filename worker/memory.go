@@ -25,6 +25,7 @@ type memory struct {
 	block  int // cells of a block
 	slots  int // sequences at once
 	shares [2]sched.Share
+	secret []byte // of block names; nil: no prefix cache
 
 	byRef []*task // nil: none, or released
 	sides []side  // of the sequence that is open in each slot
@@ -51,12 +52,12 @@ const maxBlock = 64
 
 // newMemory divides an engine's cells and slots as the configuration says.
 func newMemory(cfg Config, info engine.Info) (*memory, error) {
-	m := &memory{block: min(maxBlock, cfg.PageTokens), slots: info.Slots, sides: make([]side, info.Slots)}
+	m := &memory{block: min(maxBlock, cfg.PageTokens), slots: info.Slots - cfg.CachedSlots, sides: make([]side, info.Slots)}
 	for cfg.PageTokens%m.block != 0 {
 		m.block--
 	}
 	shape := kv.Config{
-		Blocks: info.Cells / m.block, BlockTokens: m.block, Slots: info.Slots, Align: cfg.PageTokens / m.block,
+		Blocks: info.Cells / m.block, BlockTokens: m.block, Slots: m.slots, Align: cfg.PageTokens / m.block,
 		Fixed:  true, // the engine has no way to exchange a part of a sequence
 		Events: true,
 	}
@@ -64,7 +65,7 @@ func newMemory(cfg Config, info engine.Info) (*memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("worker: %d cells in blocks of %d: %w", info.Cells, m.block, err)
 	}
-	running := min(info.Slots, info.BatchTokens)
+	running := min(m.slots, info.BatchTokens)
 	order := sched.Config{
 		// Every decode and one page a step: a decode never waits for more than a page.
 		Budget: cfg.PageTokens + running, Chunk: cfg.PageTokens, Page: cfg.PageTokens, Running: running,
@@ -88,6 +89,10 @@ func newMemory(cfg Config, info engine.Info) (*memory, error) {
 		return nil, fmt.Errorf("worker: %d blocks and %d slots in role %s: %w", shape.Blocks, shape.Slots, cfg.Role, err)
 	}
 	m.kv, m.mirror = manager, mirror.New(shape, info.Slots)
+	if cfg.CachedSlots > 0 {
+		m.secret = newSecret()
+		return m, cacheable(info)
+	}
 	return m, nil
 }
 
@@ -106,7 +111,7 @@ var (
 
 // submit queues a task's prompt.
 func (w *Worker) submit(t *task) {
-	ref, o := w.mem.sched.Submit(w.now(), t.id, sched.Request{Prompt: t.prompt, MaxTokens: t.most, Held: t.order != handoff.Disabled})
+	ref, o := w.mem.sched.Submit(w.now(), t.id, sched.Request{Prompt: t.prompt, MaxTokens: t.most, Held: t.order != handoff.Disabled, Keys: w.mem.keys(t)})
 	if o != sched.Accepted {
 		w.blameOutcome(t, o)
 		w.later(func() {
@@ -193,7 +198,8 @@ func (w *Worker) releaseTask(t *task) {
 		clear(t.gen.history)
 		t.gen = nil
 	}
-	t.wakes++ // no timer of this task matters any more
+	t.chain, t.keys = nil, nil // the one holds tokens; a task may wait long for its last acknowledgement
+	t.wakes++                  // no timer of this task matters any more
 	t.ticket = nil
 }
 
@@ -264,18 +270,21 @@ func (w *Worker) openSequence(t *task, n sched.Notice) {
 	if len(m.blocks) == 0 {
 		return // preempted since
 	}
-	slot, ops, err := m.mirror.Open(n.Seq, m.blocks, int(n.Tokens), m.ops[:0])
-	if err != nil { // there are as many slots as sequences
+	slot, err := w.place(n)
+	if err != nil {
 		w.broken(fmt.Errorf("opening a sequence: %w", err))
 		return
 	}
-	w.perform(ops)
 	t.slot, t.computed = slot, int(n.Tokens)
 	m.sides[slot] = t.side
 	m.open[t.side]++
 	m.changed = true
 	if t.m.slot == 0 { // it was not preempted
 		w.gotSlot(t)
+		t.usage.Cached = uint32(n.Tokens)
+	}
+	if t.computed > 0 && t.snd != nil {
+		w.later(func() { w.export(t) }) // as far as it is there
 	}
 	w.hold(telemetry.HeldSequences, 1)
 }
@@ -298,20 +307,23 @@ func (w *Worker) closeSequence(seq kv.Seq) {
 func (w *Worker) perform(ops []mirror.Op) {
 	w.mem.ops = ops
 	for _, op := range ops {
-		var err error
-		switch op.Kind {
-		case mirror.Share:
-			err = w.eng.Keep(op.Slot, op.From, op.First, op.End)
-		case mirror.Trim:
-			err = w.eng.Trim(op.Slot, op.First, op.End)
-		case mirror.Retire:
-			err = w.eng.Retire(op.Slot)
-		case mirror.Empty:
-			err = w.eng.Drop(op.Slot)
-		}
-		if err != nil {
+		if err := w.do(op); err != nil {
 			w.broken(fmt.Errorf("%v of slot %d: %w", op.Kind, op.Slot, err))
 			return
 		}
 	}
+}
+
+func (w *Worker) do(op mirror.Op) error {
+	switch op.Kind {
+	case mirror.Share:
+		return w.eng.Keep(op.Slot, op.From, op.First, op.End)
+	case mirror.Trim:
+		return w.eng.Trim(op.Slot, op.First, op.End)
+	case mirror.Retire:
+		return w.eng.Retire(op.Slot)
+	case mirror.Empty:
+		return w.eng.Drop(op.Slot)
+	}
+	return fmt.Errorf("worker: no operation %v", op.Kind)
 }

@@ -37,13 +37,13 @@ func (w *Worker) takeOver(t, old *task) bool {
 	if len(want) < old.computed || len(want) > len(have) || !slices.Equal(have[:len(want)], want) {
 		return false
 	}
-	ref, o := w.mem.sched.Rebind(w.now(), old.id, t.id, sched.Request{Prompt: t.prompt, MaxTokens: t.most, Held: true})
+	ref, o := w.mem.sched.Rebind(w.now(), old.id, t.id, sched.Request{Prompt: t.prompt, MaxTokens: t.most, Held: true, Keys: w.mem.keys(t)})
 	if o != sched.Accepted {
 		return false
 	}
 	// The old task keeps its stream until it is quiescent, but not the memory:
 	// exports are done on this goroutine, so none is running now.
-	t.slot, t.computed = old.slot, old.computed
+	t.slot, t.computed, t.usage.Cached = old.slot, old.computed, old.usage.Cached
 	old.slot = -1
 	if t.computed == len(want) {
 		t.gen, t.usage, old.gen = old.gen, old.usage, nil

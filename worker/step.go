@@ -148,6 +148,7 @@ func (w *Worker) failTask(t *task, code buspb.Code, err error) {
 
 // finished reports the end of an answer on this worker.
 func (w *Worker) finished(t *task) {
+	w.keepAnswer(t)
 	if t.side == sideSource {
 		w.source(t, handoff.SourceFact{Kind: handoff.FactFinishedAtSource, Finish: t.finish.fact()})
 	} else {
@@ -155,11 +156,18 @@ func (w *Worker) finished(t *task) {
 	}
 }
 
+// cellsEvicted is how many blocks a batch that finds no cells costs the prefix cache.
+const cellsEvicted = 8
+
 // decode computes one batch and learns whether the engine can go on.
 func (w *Worker) decode(rows []engine.Row) error {
 	err := w.eng.Decode(rows)
+	if errors.Is(err, engine.ErrNoCells) && w.evict(cellsEvicted) {
+		err = w.eng.Decode(rows) // cells are there, if not always where the engine wants them
+	}
 	w.stepped(len(rows))
-	if errors.Is(err, engine.ErrFatal) {
+	// Sequences that the engine lost may have been all there is of a cached prefix.
+	if errors.Is(err, engine.ErrFatal) || errors.Is(err, engine.ErrLost) && w.mem.secret != nil {
 		w.broken(err)
 	}
 	return err

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/kv"
 	"github.com/tandem-llm/tandem/sched"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
@@ -36,6 +37,8 @@ type task struct {
 	stepped  uint64    // tokens that this worker computed for the task
 
 	gen      *generation
+	chain    *kv.Chain // names the blocks of history; nil without a prefix cache
+	keys     []kv.Key
 	prompted bool   // the token after the prompt was sampled
 	finish   finish // how the answer ended
 	usage    state.Usage
