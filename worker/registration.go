@@ -64,6 +64,11 @@ const announcePause = 100 * time.Millisecond
 // capacityChanged has the next flush announce what is free now.
 func (w *Worker) capacityChanged() {
 	w.stale = true
+	w.showCapacity()
+}
+
+// showCapacity brings the metrics of cells and slots up to date.
+func (w *Worker) showCapacity() {
 	if m := w.cfg.Metrics; m != nil {
 		slots, cells := w.capacity()
 		m.Slots(slots)
