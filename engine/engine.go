@@ -137,6 +137,21 @@ type Engine interface {
 	// empty slot. The slot cannot be decoded until Commit.
 	BeginImport(seq int32, tokens int) (Import, error)
 
+	// Retire makes a held sequence storage for its prefix: it keeps its attention
+	// state and loses everything else, cannot be decoded or exported any more, and
+	// Tokens is 0. Families without attention keep nothing: it is Drop. Drop frees a
+	// retired slot, as any other. Retiring a retired slot does nothing.
+	Retire(seq int32) error
+
+	// Trim takes the positions [first, end) from a retired slot; end -1 means to the
+	// end. Sequences that share them keep them. A slot that holds nothing any more
+	// is empty.
+	Trim(seq int32, first, end int) error
+
+	// Keep has the retired slot to hold the positions [first, end) of another slot
+	// too, none of which it holds yet. No bytes move.
+	Keep(to, from int32, first, end int) error
+
 	// Canonical re-exports the whole state of a sequence in a form that does
 	// not depend on where the engine keeps it: two sequences, of one engine or
 	// of two with equal Identity, have equal bytes exactly when they hold equal
@@ -151,8 +166,8 @@ type Engine interface {
 // validated completely before they take effect; they are only read, and not
 // kept after the call.
 //
-// After any error the import is dead: its slot has been emptied, further calls
-// answer ErrImportDead and Discard does nothing.
+// After any error the import is dead: its slot has been emptied (but see Share),
+// further calls answer ErrImportDead and Discard does nothing.
 type Import interface {
 	// Scanned promises that every payload of this import has passed ScanPage or
 	// ScanSnapshot of this engine and was not changed since: Page and Snapshot then
@@ -165,6 +180,16 @@ type Import interface {
 	// the most regular memory layout. ErrPayload (with a *PayloadError) refuses
 	// the bytes, ErrCoverage the range, ErrNoCells means there is no room.
 	Page(first, end int, payload []byte) error
+
+	// Share takes the positions [first, end) from another slot of this engine, in
+	// place of a page: one that is held or retired, or that an import shares into.
+	// No bytes move, and no cell is used. ErrSequence: that slot does not hold
+	// them. The state that pages do not hold must come from a Snapshot of the last
+	// position.
+	//
+	// An import that shared something and fails or is discarded leaves a retired
+	// slot with what it shared, instead of an empty one; Drop empties that.
+	Share(from int32, first, end int) error
 
 	// Snapshot takes the state pages do not hold, as ExportSnapshot wrote it,
 	// once and after the last page (ErrOutOfOrder otherwise).

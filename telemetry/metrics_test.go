@@ -116,8 +116,8 @@ func TestWorkerMetricsGolden(t *testing.T) {
 	for _, s := range workerStages {
 		w.Took(s, time.Millisecond)
 	}
-	w.Cells(Capacity{Total: 100, Active: 10, Pinned: 20, Reserved: 30})
-	w.Slots(Capacity{Total: 8, Active: 1, Pinned: 2, Reserved: 3})
+	w.Cells(Capacity{Total: 100, Active: 10, Pinned: 20, Reserved: 30, Cached: 15, Free: 25})
+	w.Slots(Capacity{Total: 8, Active: 1, Pinned: 2, Reserved: 3, Free: 2})
 	for i, h := range helds {
 		w.Hold(h, i+2)
 		w.Hold(h, -1)

@@ -27,9 +27,10 @@ const (
 
 var helds = []Held{HeldSequences, HeldStreams, HeldTickets, HeldBuffers, HeldHandoffs}
 
-// Capacity is how a worker's cells or slots are used. The parts are exclusive; Total is fixed.
+// Capacity is how a worker's cells or slots are used. The parts add up to Total, which is
+// fixed. Cached are prefixes that no request has; slots have none.
 type Capacity struct {
-	Total, Active, Pinned, Reserved int
+	Total, Active, Pinned, Reserved, Cached, Free int
 }
 
 // NewWorker makes the metrics of a worker of that version and role.
@@ -40,8 +41,8 @@ func NewWorker(version, role string) *Worker {
 	w.bytes = r.counter("tandem_worker_state_bytes_total", "Payload bytes of state by component and direction (out, in).", "component", "direction")
 	w.units = r.counter("tandem_worker_state_units_total", "Pages and snapshots by direction (out, in).", "unit", "direction")
 	w.computed = r.counter("tandem_worker_computed_tokens_total", "Tokens that the engine consumed, by what for.", "phase")
-	w.cells = r.gauge("tandem_worker_cells", "Attention cells: total, and used ones by state.", "state")
-	w.slots = r.gauge("tandem_worker_slots", "Request slots: total, and used ones by state.", "state")
+	w.cells = r.gauge("tandem_worker_cells", "Attention cells: total, and by state: active, pinned, reserved, cached, free.", "state")
+	w.slots = r.gauge("tandem_worker_slots", "Request slots: total, and by state: active, pinned, reserved, free.", "state")
 	w.held = r.gauge("tandem_worker_held", "What handoffs hold now: sequences, streams, tickets, buffer bytes, unreleased handoffs.", "what")
 	w.mtp = r.gauge("tandem_worker_mtp_active", "1 while multi-token prediction is active; the reason says why not.", "reason")
 	w.stages = r.histogram("tandem_worker_stage_seconds", "Parts of handoffs: slot wait, wire, stall, commit and tail of one handoff; export, seal, verify, wait and import of one unit.", stageBuckets, "stage")
@@ -95,7 +96,10 @@ func (w *Worker) Took(s Stage, d time.Duration) {
 }
 
 // Cells sets how the attention cells are used.
-func (w *Worker) Cells(c Capacity) { c.set(w.cells) }
+func (w *Worker) Cells(c Capacity) {
+	c.set(w.cells)
+	w.cells.WithLabelValues("cached").Set(float64(c.Cached))
+}
 
 // Slots sets how the request slots are used.
 func (w *Worker) Slots(c Capacity) { c.set(w.slots) }
@@ -105,6 +109,7 @@ func (c Capacity) set(v *prometheus.GaugeVec) {
 	v.WithLabelValues("active").Set(float64(c.Active))
 	v.WithLabelValues("pinned").Set(float64(c.Pinned))
 	v.WithLabelValues("reserved").Set(float64(c.Reserved))
+	v.WithLabelValues("free").Set(float64(c.Free))
 }
 
 // Hold moves the number of held things by delta.

@@ -97,7 +97,7 @@ func (w *Worker) admissible(id handoff.ID, t *task, s side, terms *buspb.Terms) 
 		return refused(buspb.Code_CODE_WRONG_ROLE, false, "a worker in role prefill receives no state")
 	case w.draining:
 		return refused(buspb.Code_CODE_DRAINING, true, "the worker is going down")
-	case len(w.waiting) >= w.cfg.MaxWaiting:
+	case w.mem.waiting() >= w.cfg.MaxWaiting:
 		return refused(buspb.Code_CODE_OVERLOADED, true, "too many tasks wait for a slot")
 	case terms.GetRemainingMs() == 0 || terms.GetRemainingMs() > maxBudgetMs || terms.GetBudgetMs() > maxBudgetMs:
 		return refused(buspb.Code_CODE_BAD_REQUEST, false, "the remaining time is missing or longer than a week")
@@ -114,7 +114,7 @@ const maxBudgetMs = 7 * 24 * 3600 * 1000
 // newTask makes a task that holds nothing yet.
 func (w *Worker) newTask(c *buspb.Command, id handoff.ID, s side) *task {
 	t := &task{
-		id: id, request: c.Request, side: s, seq: -1, arrived: w.came,
+		id: id, request: c.Request, side: s, ref: -1, slot: -1, arrived: w.came,
 		gateway: gatewayID{name: c.Gateway, incarnation: c.GatewayIncarnation},
 	}
 	w.tasks[id] = t
@@ -151,13 +151,13 @@ func (w *Worker) reserve(c *buspb.Command, id handoff.ID, t *task, r *buspb.Rese
 	t = w.newTask(c, id, sideDestination)
 	t.bind(r.Terms)
 	t.prompt = int(r.PromptTokens)
-	t.need = cellsFor(t.prompt, int(r.ForcedTokens), int(r.MaxTokens), w.cfg.ContextTokens)
+	t.most = mostTokens(t.prompt, int(r.ForcedTokens), int(r.MaxTokens), w.cfg.ContextTokens)
 	if t.order = policy; policy == handoff.SourceFirst {
 		t.endpoint, t.ticket = endpointOf(r.SourceEndpoint), r.SourceTicket
 	}
 	w.destination(t, handoff.DestinationFact{
 		Kind: handoff.FactRouted, Policy: policy, Parts: 1,
-		PromptTokens: t.prompt, Headroom: t.need - t.prompt,
+		PromptTokens: t.prompt, Headroom: t.most - 1,
 		Deadline: w.now() + millis(r.Terms.RemainingMs), Quarantine: w.cfg.Quarantine,
 		Incarnation: t.binding.Source.Incarnation,
 	})
@@ -235,10 +235,9 @@ func (w *Worker) prefill(c *buspb.Command, id handoff.ID, t *task, terms *buspb.
 	t.order = policy
 	t.gen, t.prompt = gen, len(gen.history)
 	t.usage.Prompt = uint32(gen.prompt)
-	t.need = t.prompt
+	t.most = mostTokens(t.prompt, gen.emitted(), int(g.MaxTokens), w.cfg.ContextTokens)
 	if policy == handoff.Disabled {
 		t.binding.Destination = state.Peer{}
-		t.need = cellsFor(t.prompt, gen.emitted(), int(g.MaxTokens), w.cfg.ContextTokens)
 	}
 	w.source(t, handoff.SourceFact{
 		Kind: handoff.FactDispatched, Policy: policy, Parts: 1, Readers: 1,

@@ -58,6 +58,9 @@ type Config struct {
 	ColocatedOnly string
 	// PageTokens is the number of tokens of one chunk and one page [512].
 	PageTokens int
+	// CachedSlots is how many of the engine's slots keep prefixes of earlier prompts
+	// and answers; the others are for sequences. 0: there is no prefix cache.
+	CachedSlots int
 	// ContextTokens bounds one sequence; 0 is the engine's own bound.
 	ContextTokens int
 	// GatewayGrace is how long a silent gateway keeps its requests [10 s].
@@ -95,8 +98,8 @@ func (c *Config) setDefaults() error {
 		return fmt.Errorf("worker: role %q is not known; use prefill, decode or both", c.Role)
 	}
 	info := c.Engine.Info()
-	if c.Role == RoleBoth && info.Slots < 2 {
-		return fmt.Errorf("worker: role both needs at least 2 slots, the engine has %d; raise --slots", info.Slots)
+	if slots := info.Slots - c.CachedSlots; c.CachedSlots < 0 || slots < 1 || c.Role == RoleBoth && slots < 2 {
+		return fmt.Errorf("worker: role %s has %d slots for sequences, and needs 1, or 2 in role both; raise --slots", c.Role, slots)
 	}
 	if c.PageTokens == 0 {
 		c.PageTokens = 512

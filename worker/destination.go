@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/sched"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
 	"github.com/tandem-llm/tandem/wire"
@@ -95,6 +96,10 @@ func (w *Worker) acceptStream(opened func() handoff.Result) error {
 // startReceive makes the uncommitted session, source-first dials the source, and
 // grants credit.
 func (w *Worker) startReceive(t *task) {
+	if !w.touch(t) {
+		w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactReceiveFailed}) })
+		return
+	}
 	if t.order == handoff.SourceFirst {
 		r := &receiving{}
 		events := w.receiverEvents(t, r)
@@ -116,7 +121,7 @@ func (w *Worker) startReceive(t *task) {
 		r.rcv, t.rcv = rcv, r
 	}
 	r := t.rcv
-	imp, err := w.eng.BeginImport(t.seq, t.prompt)
+	imp, err := w.eng.BeginImport(t.slot, t.prompt)
 	if err != nil {
 		w.failReceive(t, fmt.Errorf("begin import: %w", err))
 		return
@@ -228,21 +233,19 @@ func (w *Worker) activate(t *task) {
 	}
 	if err == nil {
 		t.gen.sampler.Use(&w.workspace)
+		err = w.begin(t)
 	}
 	if err != nil {
 		w.cfg.Log.Warn("activation failed", "handoff", t.id.String(), "error", err)
 		t.blame(buspb.Code_CODE_ENGINE, err)
-		w.drop(t)
 		w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactActivationFailed}) })
 		return
 	}
 	t.usage = r.manifest.Usage
-	t.computed = t.prompt
+	t.computed, t.prompted = t.prompt, true
 	first := t.gen.restoredFirst(r.manifest.First)
 	w.checkState(t, telemetry.Destination)
 	r.asm, r.manifest = nil, nil
-	t.phase = phaseDecode
-	w.decoding = append(w.decoding, t)
 	now := w.now()
 	t.m.commit.add(began, now)
 	w.took(telemetry.StageCommit, now-t.m.complete)
@@ -254,6 +257,19 @@ func (w *Worker) activate(t *task) {
 		// nobody listens to the source any more: the owner's report is complete.
 		w.emit(t, first)
 	})
+}
+
+// begin makes a restored sequence one that the scheduler runs.
+func (w *Worker) begin(t *task) error {
+	g := t.gen
+	if most := mostTokens(t.prompt, t.prompt-g.prompt, int(g.params.MaxTokens), g.context); most > t.most {
+		return fmt.Errorf("worker: the manifest allows %d tokens, the reservation is for %d", most, t.most)
+	}
+	if o := w.mem.sched.Activate(w.now(), t.id); o != sched.Accepted {
+		return fmt.Errorf("worker: the reservation cannot be activated: %v", o)
+	}
+	w.sync()
+	return nil
 }
 
 // ackCommit tells the source; the wire repeats it until the source answers.

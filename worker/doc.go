@@ -11,12 +11,30 @@
 // is welcome, which waits for the machine's answer). What a source seals is the
 // one thing that the owner shares with another goroutine.
 //
-// The owner's loop is: run what was posted, run the timers that are due, send
-// what is new to the gateways, compute one step. Facts go to a machine in
-// machines.go, and only there; whatever a worker reserves, pins, exports,
-// imports, activates, releases or cancels is the execution of an action that a
-// machine returned. An action that yields a new fact queues it; it is told after
-// the current machine's actions are done.
+// The owner's loop is: run what was posted, run the timers that are due, send what
+// is new to the gateways, compute one step that package sched plans. Facts go to a
+// machine in machines.go, and only there; whatever a worker reserves, pins,
+// exports, imports, activates, releases or cancels is the execution of an action
+// that a machine returned. An action that yields a new fact queues it; it is told
+// after the current machine's actions are done.
+//
+// # Memory and steps
+//
+// Package sched decides who is admitted, what a step computes, and whose memory is
+// pinned, reserved, stopped or given back; its manager (kv/block) counts blocks of
+// attention cells, and kv/mirror says in which slot of the engine a sequence is. No
+// rule of theirs is repeated here: actions of machines become their commands, notices
+// become facts (memory.go), and a step is computed as planned (step.go). Between Plan
+// and Done nothing else happens on the owner. While a stream can reach memory the
+// scheduler knows (touch, quiet), and it learns that none can any more before the
+// machine does, which may release the memory then.
+//
+// Whoever is admitted has room for its whole answer, so nobody is preempted.
+//
+// With a prefix cache (prefix.go), for models whose whole state is pages, sequences
+// that end leave what they computed in slots that are kept for it. A prompt that begins
+// alike is given whole pages of that before its first chunk; what it is not given it
+// computes, and hands over everything. Decode workers keep no prefixes.
 //
 // # One handoff
 //
@@ -42,5 +60,7 @@
 // all sequences share a batch. A request that is alone on a worker therefore
 // computes the same bits whether it was handed over or not, and whether it runs
 // for the first or the hundredth time. docs/exactness.md says what holds under
-// load.
+// load. The state that a prompt takes from the prefix cache has the bits it would have
+// computed; what it computes after that has them where it runs alone and one thread
+// computes.
 package worker

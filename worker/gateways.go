@@ -104,5 +104,6 @@ func (w *Worker) keepHouse() {
 	w.forgetOld()
 	w.resendOverdue()
 	w.sampleWire()
+	w.showCapacity() // answers grow without a change that is announced
 	w.alarms.set(w.now()+housekeeping, w.keepHouse)
 }

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
@@ -155,11 +154,11 @@ func (g *generation) restoredFirst(f state.First) token {
 	return t
 }
 
-// cellsFor is the number of attention cells that the answer may need on the worker
-// that finishes it: every token but the last is computed.
-func cellsFor(history, emitted, maxTokens, context int) int {
-	total := int64(history) + int64(max(maxTokens-emitted, 0)) - 1
-	return int(min(max(total, int64(history)), int64(context), math.MaxInt32))
+// mostTokens is the number of tokens that may still follow a history, emitted of
+// whose tokens are of the answer: as many as the client wants and the context has
+// positions for. The last one needs none: it is never computed.
+func mostTokens(history, emitted, maxTokens, context int) int {
+	return max(1, min(maxTokens-emitted, context-history+1))
 }
 
 // fact is the finish reason in the words of the machines.

@@ -15,6 +15,9 @@ import (
 func (w *Worker) source(t *task, f handoff.SourceFact) handoff.Result {
 	now := w.now()
 	t.m.fact(f.Kind, now)
+	if f.Kind == handoff.FactTransferQuiesced || f.Kind == handoff.FactSendCompleted {
+		w.quiet(t) // before the machine, which may release the memory now
+	}
 	mark := len(w.sourceActions)
 	actions, result, err := t.src.Apply(now, f, w.sourceActions)
 	w.sourceActions = actions
@@ -41,6 +44,9 @@ func (w *Worker) source(t *task, f handoff.SourceFact) handoff.Result {
 func (w *Worker) destination(t *task, f handoff.DestinationFact) handoff.Result {
 	now := w.now()
 	t.m.fact(f.Kind, now)
+	if f.Kind == handoff.FactTransferQuiesced || f.Kind == handoff.FactReceiveCompleted {
+		w.quiet(t) // before the machine, which may activate or release the memory now
+	}
 	mark := len(w.destinationActions)
 	actions, result, err := t.dst.Apply(now, f, w.destinationActions)
 	w.destinationActions = actions
@@ -88,7 +94,7 @@ func (w *Worker) executeSource(t *task, a handoff.SourceAction) {
 func (w *Worker) executeDestination(t *task, a handoff.DestinationAction) {
 	switch a.Kind {
 	case handoff.ActionReserveDestination:
-		w.enqueue(t)
+		w.reserveRoom(t, &a)
 	case handoff.ActionStartReceive:
 		w.startReceive(t)
 	case handoff.ActionActivateDestination:

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/sched"
 	"github.com/tandem-llm/tandem/telemetry"
 	"github.com/tandem-llm/tandem/wire"
 )
@@ -89,23 +90,26 @@ func (w *Worker) stepped(rows int) {
 	}
 }
 
-// capacity sums what the tasks hold, by what they hold it for.
+// capacity says how slots and cells are used. The parts of each add up to its total.
 func (w *Worker) capacity() (slots, cells telemetry.Capacity) {
-	slots.Total, cells.Total = w.info.Slots, w.info.Cells
+	m := w.mem
+	s := m.kv.Snapshot()
+	cells = telemetry.Capacity{
+		Total: s.Blocks * m.block, Active: s.Active * m.block, Pinned: s.Pinned * m.block,
+		Reserved: s.Reserved * m.block, Cached: s.Cached * m.block, Free: s.Free * m.block,
+	}
+	slots = telemetry.Capacity{Total: m.slots, Active: s.Slots, Free: m.slots - s.Slots}
 	for _, t := range w.tasks {
-		if t.seq < 0 {
+		if t.slot < 0 {
 			continue
 		}
-		switch {
-		case t.side == sideSource && t.src.State() == handoff.SourceComputing, t.side == sideDestination && t.dst.State() == handoff.DestinationActive:
-			slots.Active++
-			cells.Active += t.cells
-		case t.side == sideSource:
+		switch m.sched.Info(t.ref).State {
+		case sched.StatePinned:
 			slots.Pinned++
-			cells.Pinned += t.cells
-		default:
+			slots.Active--
+		case sched.StateReserved:
 			slots.Reserved++
-			cells.Reserved += t.cells
+			slots.Active--
 		}
 	}
 	return slots, cells
@@ -116,7 +120,7 @@ func (w *Worker) checkState(t *task, side telemetry.Side) {
 	if w.cfg.StateChecked == nil {
 		return
 	}
-	b, err := w.eng.Canonical(t.seq)
+	b, err := w.eng.Canonical(t.slot)
 	if err != nil {
 		w.cfg.Log.Error("re-export failed", "handoff", t.id.String(), "error", err)
 		return

@@ -12,15 +12,16 @@ import (
 )
 
 // commandable is a worker that can refuse commands: it has neither engine nor bus.
-func commandable() *Worker {
+func commandable(t *testing.T) *Worker {
+	t.Helper()
 	w := &Worker{
 		cfg: Config{
-			Role: RoleBoth, Incarnation: 1, ContextTokens: 100, MaxWaiting: 4, Quarantine: time.Second,
+			Role: RoleBoth, Incarnation: 1, ContextTokens: 100, PageTokens: 20, MaxWaiting: 4, Quarantine: time.Second,
 			Log: slog.New(slog.DiscardHandler),
 		},
 		epoch: time.Now(), tasks: map[handoff.ID]*task{}, unacked: map[handoff.ID]*task{}, gateways: map[string]*gateway{},
-		admission: newAdmission(RoleBoth, 4, 400),
 	}
+	w.mem = memoryFor(t, w.cfg, 4, 400)
 	w.tombs = handoff.NewTombstones(tombstoneLife, uint64(w.epoch.UnixMilli()), 0)
 	return w
 }
@@ -61,28 +62,31 @@ func TestRefusedCommandLeavesNothing(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := commandable()
+			w := commandable(t)
 			if c.change != nil {
 				c.change(w)
 			}
 			if r := w.execute(c.cmd, w.now()); r.Verdict != buspb.Verdict_VERDICT_REFUSED || r.Code != c.code {
 				t.Errorf("answered with %v", r)
 			}
-			if len(w.tasks)+len(w.unacked)+len(w.waiting) != 0 {
-				t.Errorf("%d tasks are kept, %d wait", len(w.tasks)+len(w.unacked), len(w.waiting))
+			if len(w.tasks)+len(w.unacked) != 0 || !w.mem.sched.Drained() {
+				t.Errorf("%d tasks are kept, the scheduler knows some: %v", len(w.tasks)+len(w.unacked), !w.mem.sched.Drained())
 			}
 		})
 	}
-	w := commandable()
-	if r := w.execute(reserveFor(100, 1<<32-1), w.now()); r.Verdict != buspb.Verdict_VERDICT_ACCEPTED || len(w.waiting) != 1 || w.waiting[0].need != 100 {
+	w := commandable(t)
+	if r := w.execute(reserveFor(100, 1<<32-1), w.now()); r.Verdict != buspb.Verdict_VERDICT_ACCEPTED {
 		t.Errorf("a prompt that fills the context is answered with %v", r)
+	}
+	if s := w.mem.kv.Snapshot(); s.Reserved*w.mem.block != 100 || s.Headroom != 0 {
+		t.Errorf("a prompt that fills the context has %d blocks of %d cells, and %d promised", s.Reserved, w.mem.block, s.Headroom)
 	}
 }
 
 // TestEarlierLifeOfGatewayStartsNothing: a command that is overtaken by its gateway's
 // restart would hold a slot that nobody gives back before the deadline.
 func TestEarlierLifeOfGatewayStartsNothing(t *testing.T) {
-	w := commandable()
+	w := commandable(t)
 	w.gatewaySeen("gw", 3, false)
 	if r := w.execute(reserveFor(10, 10), w.now()); r.Verdict != buspb.Verdict_VERDICT_REFUSED || len(w.tasks) != 0 {
 		t.Errorf("answered with %v, %d tasks", r, len(w.tasks))

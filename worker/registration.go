@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/bus"
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/sched"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
 )
@@ -63,6 +64,11 @@ const announcePause = 100 * time.Millisecond
 // capacityChanged has the next flush announce what is free now.
 func (w *Worker) capacityChanged() {
 	w.stale = true
+	w.showCapacity()
+}
+
+// showCapacity brings the metrics of cells and slots up to date.
+func (w *Worker) showCapacity() {
 	if m := w.cfg.Metrics; m != nil {
 		slots, cells := w.capacity()
 		m.Slots(slots)
@@ -79,6 +85,7 @@ func (w *Worker) announce() {
 }
 
 func (w *Worker) registration() *buspb.Registration {
+	used := w.mem.kv.Snapshot()
 	r := &buspb.Registration{
 		Role: string(w.cfg.Role), Version: w.cfg.Version, Identity: w.info.Identity.Encode(),
 		SchemaMin: uint32(state.SchemaMin), SchemaMax: uint32(state.SchemaVersion), Capabilities: capabilities,
@@ -86,8 +93,8 @@ func (w *Worker) registration() *buspb.Registration {
 		ContextTokens: uint32(w.cfg.ContextTokens), PageTokens: uint32(w.cfg.PageTokens),
 		Mtp:           &buspb.MTP{Reason: w.mtpInactive()},
 		ColocatedOnly: w.cfg.ColocatedOnly,
-		SlotsTotal:    uint32(w.info.Slots), SlotsFree: uint32(len(w.admission.free)),
-		CellsTotal: uint64(w.info.Cells), CellsFree: uint64(w.admission.cellsLeft()),
+		SlotsTotal:    uint32(w.mem.slots), SlotsFree: uint32(w.mem.slots - used.Slots),
+		CellsTotal: uint64(used.Blocks * w.mem.block), CellsFree: uint64(used.Available() * w.mem.block),
 		Source: w.shareMessage(sideSource), Destination: w.shareMessage(sideDestination),
 		Endpoint: endpointMessage(w.node.Endpoint()), Draining: w.draining,
 	}
@@ -105,22 +112,21 @@ func (w *Worker) registration() *buspb.Registration {
 }
 
 func (w *Worker) shareMessage(s side) *buspb.Share {
-	m := &buspb.Share{SlotsTotal: uint32(w.admission.share[s].allSlots), SlotsFree: uint32(w.admission.share[s].slots)}
-	for _, t := range w.waiting {
-		if t.side == s {
+	all := w.mem.shares[s].Slots
+	m := &buspb.Share{SlotsTotal: uint32(all), SlotsFree: uint32(all - w.mem.open[s])}
+	for _, t := range w.tasks {
+		if t.side != s || t.ref < 0 {
+			continue
+		}
+		switch q := w.mem.sched.Info(t.ref); q.State {
+		case sched.StateWaiting, sched.StateReserving:
 			m.Waiting++
-			m.WaitingTokens += uint64(t.prompt)
-		}
-	}
-	for _, t := range w.decoding {
-		if t.side == s {
+			m.WaitingTokens += uint64(q.Target)
+		case sched.StatePrefilling:
 			m.Running++
-		}
-	}
-	if s == sideSource {
-		for _, t := range w.prefilling {
+			m.WaitingTokens += uint64(q.Target - q.Computed)
+		case sched.StateDecoding, sched.StateReady:
 			m.Running++
-			m.WaitingTokens += uint64(t.prompt - t.computed)
 		}
 	}
 	return m

@@ -6,6 +6,7 @@ import (
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/sched"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
 	"github.com/tandem-llm/tandem/wire"
@@ -16,7 +17,7 @@ import (
 func (w *Worker) dispatchPrefill(t *task, reuse handoff.ID) {
 	switch {
 	case reuse.IsZero():
-		w.enqueue(t)
+		w.submit(t)
 	case !w.takeOver(t, w.tasks[reuse]):
 		w.later(func() { w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillRejected}) })
 	}
@@ -29,37 +30,31 @@ func (w *Worker) dispatchPrefill(t *task, reuse handoff.ID) {
 // to take.
 func (w *Worker) takeOver(t, old *task) bool {
 	if old == nil || old.side != sideSource || old.request != t.request || old.tenant != t.tenant ||
-		old.seq < 0 || old.src.State() != handoff.SourcePinned && old.src.State() != handoff.SourceAwaitingReader {
+		old.slot < 0 || old.src.State() != handoff.SourcePinned && old.src.State() != handoff.SourceAwaitingReader {
 		return false
 	}
 	have, want := old.gen.history, t.gen.history
 	if len(want) < old.computed || len(want) > len(have) || !slices.Equal(have[:len(want)], want) {
 		return false
 	}
-	more := max(t.need-old.cells, 0)
-	if !w.admission.grow(sideSource, more) {
+	ref, o := w.mem.sched.Rebind(w.now(), old.id, t.id, sched.Request{Prompt: t.prompt, MaxTokens: t.most, Held: true, Keys: w.mem.keys(t)})
+	if o != sched.Accepted {
 		return false
 	}
 	// The old task keeps its stream until it is quiescent, but not the memory:
 	// exports are done on this goroutine, so none is running now.
-	t.seq, t.cells, t.computed = old.seq, old.cells+more, old.computed
-	old.seq, old.cells = -1, 0
-	w.capacityChanged()
-	if t.computed < len(want) {
-		t.phase = phasePrefill
-		w.prefilling = append(w.prefilling, t)
-	} else {
+	t.slot, t.computed, t.usage.Cached = old.slot, old.computed, old.usage.Cached
+	old.slot = -1
+	if t.computed == len(want) {
 		t.gen, t.usage, old.gen = old.gen, old.usage, nil
 		if t.snd == nil {
 			t.snd = &sending{}
 		}
 		t.snd.first = old.snd.first
 		w.prompted(t)
-		w.later(func() {
-			w.emit(t, t.snd.first)
-			w.pinned(t)
-		})
+		w.later(func() { w.emit(t, t.snd.first) })
 	}
+	w.enter(t, ref) // it is pinned now, or goes on computing
 	w.later(func() {
 		w.source(old, handoff.SourceFact{Kind: handoff.FactCancelled, Reader: handoff.All, Reason: handoff.ReasonRebound})
 	})
@@ -69,19 +64,24 @@ func (w *Worker) takeOver(t, old *task) bool {
 // stopPrefill takes a task out of the queues. Steps are computed on this
 // goroutine, so no step that uses the sequence is running.
 func (w *Worker) stopPrefill(t *task) {
-	w.unqueue(t)
+	w.mem.sched.Cancel(w.now(), t.id)
+	w.sync()
 	w.later(func() { w.source(t, handoff.SourceFact{Kind: handoff.FactStepRetired}) })
 }
 
-// promptDone handles a finished prompt: the first token is sampled, and the
-// answer ends, goes on here, or is handed over.
-func (w *Worker) promptDone(t *task, logits []float32) {
+// promptDone handles a computed prompt: the first token is sampled. Whether the
+// answer ends, goes on here, or is handed over, the scheduler says when the step is
+// done.
+func (w *Worker) promptDone(t *task, logits []float32) error {
+	if t.prompted { // it was preempted, and is where it was again
+		return w.answerOn(t, logits)
+	}
 	t.usage.Computed = uint32(t.computed) - t.usage.Cached
 	first, err := t.gen.next(logits)
 	if err != nil {
-		w.failPrefill(t, err)
-		return
+		return err
 	}
+	t.prompted = true
 	w.prompted(t)
 	w.emit(t, first)
 	if t.snd == nil {
@@ -89,32 +89,14 @@ func (w *Worker) promptDone(t *task, logits []float32) {
 	}
 	t.snd.first = first
 	w.checkState(t, telemetry.Source)
-	switch {
-	case first.finish != finishNone:
-		w.unqueue(t)
-		w.source(t, handoff.SourceFact{Kind: handoff.FactFinishedAtSource, Finish: first.finish.fact()})
-	case t.binding.Destination.Worker == "": // colocated: go on here
-		t.phase = phaseDecode
-		w.decoding = append(w.decoding, t)
-		w.remove(&w.prefilling, t)
-	default:
-		w.unqueue(t)
-		w.pinned(t)
-	}
+	w.ends(t, first)
+	return nil
 }
 
-// pinned reports finished prefill: the memory is kept from this very transition
-// on, because only a release gives it back.
-func (w *Worker) pinned(t *task) {
-	w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillPinned, Blocks: max(t.cells, 1), For: w.cfg.Lease})
-}
-
-// failPrefill ends a prompt that cannot be computed.
-func (w *Worker) failPrefill(t *task, err error) {
-	w.cfg.Log.Error("prefill failed", "handoff", t.id.String(), "error", err)
-	t.blame(buspb.Code_CODE_ENGINE, err)
-	w.unqueue(t)
-	w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillRejected})
+// pinned reports finished prefill: the scheduler keeps the memory from the very
+// transition on that completed the prompt, because only a release gives it back.
+func (w *Worker) pinned(t *task, blocks int) {
+	w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillPinned, Blocks: blocks, For: w.cfg.Lease})
 }
 
 // openStream dials the destination, or source-first makes the ticket with which it
@@ -164,11 +146,20 @@ func (w *Worker) openStream(t *task) {
 	var err error
 	if t.order == handoff.SourceFirst {
 		opened := handoff.SourceFact{Kind: handoff.FactStreamOpened, Incarnation: t.binding.Destination.Incarnation}
-		events.Open = func() error { return w.acceptStream(func() handoff.Result { return w.source(t, opened) }) }
+		events.Open = func() error {
+			return w.acceptStream(func() handoff.Result {
+				result := w.source(t, opened)
+				if result == handoff.Applied && !w.touch(t) {
+					return handoff.NoOp
+				}
+				return result
+			})
+		}
 		if snd, err = w.node.Offer(t.binding, events); err == nil {
 			t.ticket = snd.Ticket()
 		}
 	} else {
+		w.touch(t) // it is not queued yet, so it has not ended
 		events.Opened = post(handoff.FactStreamOpened)
 		snd, err = w.node.Push(t.binding, t.endpoint, t.ticket, events)
 	}
@@ -212,7 +203,7 @@ func (w *Worker) sendFinal(t *task) {
 // when the final part is asked for.
 func (w *Worker) export(t *task) {
 	s := t.snd
-	if s == nil || s.snd == nil || s.ended || s.done || t.seq < 0 {
+	if s == nil || s.snd == nil || s.ended || s.done || t.slot < 0 {
 		return
 	}
 	if w.eng.Paged() {
@@ -246,7 +237,7 @@ func (w *Worker) exportPage(t *task, first, end int, last bool) bool {
 	}
 	began := w.now()
 	w.tookRoom(t, began)
-	n, err := w.eng.ExportPage(t.seq, first, end, buf.Bytes)
+	n, err := w.eng.ExportPage(t.slot, first, end, buf.Bytes)
 	sealing := w.now()
 	if err == nil && n != size {
 		err = engine.ErrBuffer
@@ -308,7 +299,7 @@ func (w *Worker) exportFinal(t *task) error {
 	s := t.snd
 	n := t.prompt
 	if w.info.Inventory.Snapshot() {
-		size, err := w.eng.SnapshotBytes(t.seq)
+		size, err := w.eng.SnapshotBytes(t.slot)
 		if err != nil {
 			return err
 		}
@@ -319,7 +310,7 @@ func (w *Worker) exportFinal(t *task) error {
 		}
 		began := w.now()
 		w.tookRoom(t, began)
-		written, refs, err := w.eng.ExportSnapshot(t.seq, buf.Bytes)
+		written, refs, err := w.eng.ExportSnapshot(t.slot, buf.Bytes)
 		if err != nil {
 			buf.Discard()
 			return err

@@ -5,6 +5,8 @@ import (
 
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/kv"
+	"github.com/tandem-llm/tandem/sched"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
 	"github.com/tandem-llm/tandem/wire"
@@ -26,17 +28,20 @@ type task struct {
 	// wakes numbers the machine's timer: an alarm of an earlier number is stale.
 	wakes uint64
 
-	// What the scheduler holds for the task. seq is -1 while it holds nothing.
-	seq      int32
-	cells    int
-	need     int    // cells to ask for
-	prompt   int    // tokens to compute or to receive before the first new one
-	computed int    // positions of the sequence that are in the engine
-	stepped  uint64 // tokens that this worker computed for the task
-	phase    phase
+	ref      sched.Ref // what the scheduler calls it; -1: it does not know it, or not any more
+	slot     int32     // of the engine; -1 while the task has no memory
+	touched  bool      // a stream can reach its memory, or will
+	prompt   int       // tokens to compute or to receive before the first new one
+	most     int       // tokens that may follow them here, the first included
+	computed int       // positions of the sequence that are in the engine
+	stepped  uint64    // tokens that this worker computed for the task
 
-	gen   *generation
-	usage state.Usage
+	gen      *generation
+	chain    *kv.Chain // names the blocks of history; nil without a prefix cache
+	keys     []kv.Key
+	prompted bool   // the token after the prompt was sampled
+	finish   finish // how the answer ended
+	usage    state.Usage
 
 	binding  state.Binding
 	order    handoff.Policy
@@ -48,16 +53,6 @@ type task struct {
 	out outbox
 	m   measure
 }
-
-// phase is where a task stands with the step loop.
-type phase uint8
-
-const (
-	phaseIdle    phase = iota // not queued and not stepped
-	phaseWaiting              // queued for a slot and cells
-	phasePrefill              // its prompt is being computed
-	phaseDecode               // stepped one token at a time
-)
 
 // sending is a source's end of a stream.
 type sending struct {

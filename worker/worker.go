@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/sample"
+	"github.com/tandem-llm/tandem/sched"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
 	"github.com/tandem-llm/tandem/wire"
@@ -34,18 +35,14 @@ type Worker struct {
 	running atomic.Bool
 
 	// Everything below belongs to the owner goroutine.
-	conn      *bus.Conn
-	link      *bus.WorkerLink
-	herald    *herald
-	tasks     map[handoff.ID]*task
-	unacked   map[handoff.ID]*task // released, with statuses that the gateway has not acknowledged
-	tombs     *handoff.Tombstones
-	admission *admission
-	alarms    alarms
-
-	waiting    []*task // for a slot, in order of arrival
-	prefilling []*task // holding a slot, their prompt in progress; the first is stepped
-	decoding   []*task // stepped together
+	conn    *bus.Conn
+	link    *bus.WorkerLink
+	herald  *herald
+	tasks   map[handoff.ID]*task
+	unacked map[handoff.ID]*task // released, with statuses that the gateway has not acknowledged
+	tombs   *handoff.Tombstones
+	mem     *memory
+	alarms  alarms
 
 	gateways  map[string]*gateway
 	stale     bool          // capacity changed since the last announcement
@@ -60,7 +57,7 @@ type Worker struct {
 	sourceActions      []handoff.SourceAction
 	destinationActions []handoff.DestinationAction
 	rows               []engine.Row
-	batch              []*task
+	results            sched.Results // of the running step
 	workspace          sample.Workspace
 }
 
@@ -75,17 +72,21 @@ func New(ctx context.Context, cfg Config) (*Worker, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
+	info := cfg.Engine.Info()
+	mem, err := newMemory(cfg, info)
+	if err != nil {
+		return nil, err
+	}
 	node, err := wire.Listen(cfg.Wire)
 	if err != nil {
 		return nil, err
 	}
-	info := cfg.Engine.Info()
 	w := &Worker{
 		cfg: cfg, eng: cfg.Engine, info: info, vocab: cfg.Engine.Vocab(), node: node,
 		limits: state.DefaultLimits(), epoch: time.Now(),
 		box: newMailbox(), stopped: make(chan struct{}),
 		tasks: map[handoff.ID]*task{}, unacked: map[handoff.ID]*task{}, gateways: map[string]*gateway{},
-		admission: newAdmission(cfg.Role, info.Slots, info.Cells),
+		mem: mem,
 	}
 	w.tombs = handoff.NewTombstones(tombstoneLife, uint64(w.epoch.UnixMilli()), 0)
 	w.limits.UnitBytes = uint64(cfg.Wire.LargestUnit)

@@ -44,13 +44,14 @@ func (f *serveFlags) args() []string {
 
 // engineFlags configure one engine.
 type engineFlags struct {
-	Slots      int    `default:"4" help:"Sequences a worker holds at once."`
-	Context    int    `default:"0" help:"Most tokens of one sequence, prompt and answer; 0: what the model was trained for, at most 32768."`
-	Cells      int    `default:"0" help:"Attention cells all sequences of a worker share; 0: slots times context."`
-	PageTokens int    `default:"512" help:"Tokens of one prefill chunk, which is one page of transfer."`
-	Threads    int    `default:"0" help:"Threads that compute; 0: the number of cores divided by the workers that 'up' starts here."`
-	KVType     string `name:"kv-type" default:"f16" enum:"f16,bf16,q8_0" help:"Element type of attention state: f16, bf16 or q8_0."`
-	GPULayers  int    `name:"gpu-layers" default:"-1" help:"Layers to put on an accelerator; -1: all, where there is one."`
+	Slots       int    `default:"4" help:"Sequences a worker holds at once."`
+	Context     int    `default:"0" help:"Most tokens of one sequence, prompt and answer; 0: what the model was trained for, at most 32768."`
+	Cells       int    `default:"0" help:"Attention cells all sequences of a worker share; 0: slots times context."`
+	PageTokens  int    `default:"512" help:"Tokens of one prefill chunk, which is one page of transfer."`
+	PrefixCache bool   `help:"Keep what prompts and answers were computed to, and compute later prompts that begin alike from there. Experimental; for models whose state is attention only, others ignore it."`
+	Threads     int    `default:"0" help:"Threads that compute; 0: the number of cores divided by the workers that 'up' starts here."`
+	KVType      string `name:"kv-type" default:"f16" enum:"f16,bf16,q8_0" help:"Element type of attention state: f16, bf16 or q8_0."`
+	GPULayers   int    `name:"gpu-layers" default:"-1" help:"Layers to put on an accelerator; -1: all, where there is one."`
 }
 
 func (f *engineFlags) args(threads int) []string {
@@ -58,6 +59,7 @@ func (f *engineFlags) args(threads int) []string {
 		"--slots=" + strconv.Itoa(f.Slots), "--context=" + strconv.Itoa(f.Context), "--cells=" + strconv.Itoa(f.Cells),
 		"--page-tokens=" + strconv.Itoa(f.PageTokens), "--threads=" + strconv.Itoa(threads),
 		"--kv-type=" + f.KVType, "--gpu-layers=" + strconv.Itoa(f.GPULayers),
+		"--prefix-cache=" + strconv.FormatBool(f.PrefixCache),
 	}
 }
 

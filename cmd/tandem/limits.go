@@ -23,15 +23,16 @@ func between[T cmp.Ordered](flag string, v, low, high T) error {
 }
 
 const (
-	most     = 1 << 30 // of anything that is counted
-	mostTime = 7 * 24 * time.Hour
+	most      = 1 << 30 // of anything that is counted
+	mostSlots = 255     // llama.cpp has 256 sequences, of which the engine needs one
+	mostTime  = 7 * 24 * time.Hour
 )
 
 func (f *serveFlags) check() error { return between("drain", f.Drain, 0, mostTime) }
 
 func (f *engineFlags) check() error {
 	return errors.Join(
-		between("slots", f.Slots, 1, 255), between("context", f.Context, 0, most), between("cells", f.Cells, 0, most),
+		between("slots", f.Slots, 1, mostSlots), between("context", f.Context, 0, most), between("cells", f.Cells, 0, most),
 		between("page-tokens", f.PageTokens, 8, 1<<16), between("threads", f.Threads, 0, 1024), between("gpu-layers", f.GPULayers, -1, most),
 	)
 }

@@ -52,7 +52,7 @@ func (c *workerCmd) Run(a *app) error {
 		return err
 	}
 	log := c.logger(a.stderr, id.Name())
-	eng, reason, err := c.openEngine(ctx, a)
+	eng, cached, reason, err := c.openEngine(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (c *workerCmd) Run(a *app) error {
 		Wire: wire.Config{
 			Addr: c.Listen, Advertise: c.Advertise, Lane: wire.LaneMode(c.Lane), Lanes: c.Lanes, Window: c.Window,
 		},
-		Bus: bus.Options{URL: c.Bus}, PageTokens: c.PageTokens, ContextTokens: c.Context,
+		Bus: bus.Options{URL: c.Bus}, PageTokens: c.PageTokens, CachedSlots: cached, ContextTokens: c.Context,
 		Log: log, Metrics: metrics, Events: events,
 	}
 	if c.DumpState != "" {
@@ -98,19 +98,19 @@ func (c *workerCmd) Run(a *app) error {
 	return blame("--bus", w.Run(ctx, c.Drain))
 }
 
-// openEngine loads the model. reason is not empty when the worker must not take
-// part in handoffs.
-func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, reason string, err error) {
+// openEngine loads the model. cached of the engine's slots are for the prefix cache.
+// reason is not empty when the worker must not take part in handoffs.
+func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, cached int, reason string, err error) {
 	m, err := model.Inspect(c.Model)
 	if err != nil {
-		return nil, "", err
+		return nil, 0, "", err
 	}
 	if err := errors.Join(m.Serve(), c.fits(m)); err != nil {
-		return nil, "", err
+		return nil, 0, "", err
 	}
 	if err := m.Handoff(); err != nil {
 		if !c.ColocatedOnly {
-			return nil, "", colocatedHint(err)
+			return nil, 0, "", colocatedHint(err)
 		}
 		reason = err.Error()
 	} else if c.ColocatedOnly {
@@ -118,7 +118,7 @@ func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, 
 	}
 	lib, err := install.Ensure(ctx, install.Options{Progress: func(line string) { fmt.Fprintln(a.stderr, line) }})
 	if err != nil {
-		return nil, "", err
+		return nil, 0, "", err
 	}
 	kv, _ := state.ParseDType(c.KVType) // the enum admits valid names only
 	if c.Context == 0 {
@@ -133,20 +133,34 @@ func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, 
 	if threads == 0 {
 		threads = runtime.NumCPU()
 	}
+	cached = c.cachedSlots(m)
 	eng, err = llama.Open(llama.Options{
-		Lib: lib.Dir, Model: m.Files[0], Slots: c.Slots, Cells: cells, BatchTokens: max(c.PageTokens, c.Slots),
+		Lib: lib.Dir, Model: m.Files[0], Slots: c.Slots + cached, Cells: cells, BatchTokens: max(c.PageTokens, c.Slots),
 		UBatch: c.PageTokens, Threads: threads, KVType: kv, GPULayers: c.gpuLayers(),
 		Log: c.logger(a.stderr, "llama.cpp"),
 	})
 	if err != nil {
-		return nil, "", err
+		return nil, 0, "", err
 	}
 	// What the engine found in its own state counts more than what the file says.
 	if why := eng.Info().ColocatedOnly; why != "" && reason == "" {
 		_ = eng.Close()
-		return nil, "", colocatedHint(fmt.Errorf("the model's state cannot be handed off: %s", why))
+		return nil, 0, "", colocatedHint(fmt.Errorf("the model's state cannot be handed off: %s", why))
 	}
-	return eng, reason, nil
+	return eng, cached, reason, nil
+}
+
+// mostCachedSlots is how many slots keep prefixes, where the engine has so many
+// sequences: more of them cost a model without recurrent state nothing.
+const mostCachedSlots = 32
+
+// cachedSlots is how many slots the engine has for prefixes. Only workers that compute
+// prompts find any.
+func (c *workerCmd) cachedSlots(m *model.Model) int {
+	if !c.PrefixCache || m.Family != model.FamilyDense || c.Role == string(worker.RoleDecode) {
+		return 0
+	}
+	return min(mostCachedSlots, mostSlots-c.Slots)
 }
 
 func colocatedHint(err error) error {

@@ -46,6 +46,8 @@ func Run(t *testing.T, open Open) {
 		{"Scan", testScan},
 		{"ImportNoCells", testImportNoCells},
 		{"Interleaved", testInterleaved},
+		{"Share", testShare},
+		{"ShareRefusals", testShareRefusals},
 		{"Closed", testClosed},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, open) })

@@ -75,6 +75,9 @@ func (e *Engine) fill(rows []engine.Row) error {
 		if s.importing != nil {
 			return fmt.Errorf("%w: slot %d is importing", engine.ErrSequence, r.Seq)
 		}
+		if s.retired {
+			return fmt.Errorf("%w: slot %d is retired", engine.ErrSequence, r.Seq)
+		}
 		if b.next[r.Seq] == 0 {
 			b.touched = append(b.touched, r.Seq)
 			b.next[r.Seq] = s.tokens

@@ -50,10 +50,14 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// slot is one sequence: empty (tokens 0, no import), importing, or held.
+// slot is one sequence: empty (tokens 0, no import), importing, held, or retired.
 type slot struct {
 	tokens    int
 	importing *transfer
+	// retired: the slot is storage and cannot be decoded. kept are the positions it
+	// holds, never none; tokens stays above zero.
+	retired bool
+	kept    coverage
 }
 
 // layerMap has the trunk layer of each layer of a section.
@@ -198,6 +202,9 @@ func (e *Engine) settle() error {
 // Tokens implements engine.Engine.
 func (e *Engine) Tokens(seq int32) int {
 	if e.checkSlot(seq) != nil {
+		return 0
+	}
+	if e.slots[seq].retired {
 		return 0
 	}
 	return e.slots[seq].tokens

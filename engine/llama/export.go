@@ -28,8 +28,8 @@ func (e *Engine) held(seq int32) (int, error) {
 		return 0, err
 	}
 	s := &e.slots[seq]
-	if s.tokens == 0 {
-		return 0, fmt.Errorf("%w: slot %d holds nothing", engine.ErrSequence, seq)
+	if s.tokens == 0 || s.retired {
+		return 0, fmt.Errorf("%w: slot %d holds no sequence", engine.ErrSequence, seq)
 	}
 	return s.tokens, nil
 }
@@ -86,13 +86,15 @@ func (e *Engine) ExportPage(seq int32, first, end int, dst []byte) (int, error) 
 // strip leaves T its attention cells and takes it out of the window and the
 // recurrent memory, so that the blob of T is the page and nothing else, at a
 // size known beforehand.
-func (e *Engine) strip() {
+func (e *Engine) strip() { e.stripFrom(e.scratchSeq) }
+
+func (e *Engine) stripFrom(seq int32) {
 	if len(e.stripBlobs) == 0 {
 		return
 	}
 	e.lib.hush()
 	for _, b := range e.stripBlobs {
-		e.native.stateSet(b, e.scratchSeq, statePartial)
+		e.native.stateSet(b, seq, statePartial)
 	}
 	e.lib.unhush()
 }

@@ -105,10 +105,17 @@ func (n *native) copySeq(src, dst int32, p0, p1 int) {
 	purego.SyscallN(n.fn.seqCp.Addr, a...)
 }
 
-// removeSeq empties a sequence. Only whole sequences are ever removed: a part
-// of a recurrent one cannot be, and llama.cpp says it could.
+// removeSeq empties a sequence. Of one that is decoded only the whole is ever
+// removed: a part of a recurrent one cannot be, and llama.cpp says it could.
 func (n *native) removeSeq(seq int32) bool {
 	a := append(n.args[:0], uintptr(n.mem), word(seq), word(-1), word(-1))
+	r, _, _ := purego.SyscallN(n.fn.seqRm.Addr, a...)
+	return byte(r) != 0
+}
+
+// removeRange takes [p0,p1) from a sequence that has no recurrent state.
+func (n *native) removeRange(seq int32, p0, p1 int) bool {
+	a := append(n.args[:0], uintptr(n.mem), word(seq), word(int32(p0)), word(int32(p1)))
 	r, _, _ := purego.SyscallN(n.fn.seqRm.Addr, a...)
 	return byte(r) != 0
 }

@@ -17,6 +17,7 @@ type transfer struct {
 	tokens int
 
 	covered  coverage
+	shared   coverage // of it, what came from other slots
 	depth    blob.Depth
 	snapshot bool
 	dead     bool // over: committed, discarded or failed
@@ -96,7 +97,7 @@ func (t *transfer) fail(cause error) error {
 	if !e.native.removeSeq(e.scratchSeq) {
 		return errors.Join(cause, e.fatal("llama.cpp does not free the scratch sequence"))
 	}
-	if err := e.drop(t.seq); err != nil {
+	if err := t.abandon(); err != nil {
 		return errors.Join(cause, err)
 	}
 	return cause
@@ -193,7 +194,8 @@ func (t *transfer) Discard() error {
 		return err
 	}
 	defer t.e.leave()
-	return t.e.drop(t.seq)
+	t.dead = true
+	return t.abandon()
 }
 
 // payloadError translates a blob's fault; nil stays nil.

@@ -13,7 +13,7 @@ type row struct {
 
 // The core decides and knows nothing of the world: the same code runs live,
 // under test and on a virtual clock. Its packages may import each other.
-var core = []string{"handoff", "state", "sample", "text", "route", "kv", "sched", "place", "reshard", "spec"}
+var core = []string{"handoff", "state", "sample", "text", "route", "kv", "kv/block", "kv/radix", "kv/internal/ledger", "kv/mirror", "sched", "place", "reshard", "spec"}
 
 // coreLibraries are the modules from outside that a core package may import.
 var coreLibraries = map[string]map[string]string{
@@ -29,6 +29,7 @@ var layers = []row{
 	{"engine/llama/blob", []string{"state"}, "parses llama.cpp's state as bytes, so that it can be fuzzed without llama.cpp"},
 	{"engine/timed", []string{"engine", "state"}, "an engine like the other, without llama.cpp"},
 	{"engine/...", []string{"engine", "state"}, "what serves all engines knows none"},
+	{"kv/kvtest", []string{"core"}, "a suite for managers of kv to run"},
 
 	{"gguf", nil, "reads hostile files; the less it can reach the better"},
 	{"model", []string{"gguf", "state"}, "says what a model keeps, from its file alone"},
@@ -46,7 +47,7 @@ var layers = []row{
 	{"telemetry/otlp", []string{"handoff", "telemetry"}, "sends traces, and keeps what that pulls in away from workers"},
 	{"supervise", nil, "keeps processes alive, whatever they are"},
 
-	{"worker", []string{"core", "bus", "bus/buspb", "engine", "mesh", "telemetry", "wire"}, "hosts any engine, so it names none; HTTP is the gateway's"},
+	{"worker", []string{"core", "bus", "bus/buspb", "engine", "mesh", "telemetry", "wire"}, "hosts any engine, so it names none; what runs next and whose memory is whose the core decides; HTTP is the gateway's"},
 	{"gateway", []string{"core", "api/openai", "bus", "bus/buspb", "chat", "engine", "mesh", "telemetry", "telemetry/otlp"}, "hosts requests; of engines it knows the vocabulary seam, of the data plane nothing"},
 
 	{"bench", nil, "takes turns and reports; what is measured is the business of the packages below"},
@@ -87,10 +88,10 @@ var fences = []fence{
 	{"net/http", []string{"api/...", "bench/serve", "gateway", "telemetry", "telemetry/otlp", "cmd/tandem"}, "workers speak bus and wire, never HTTP"},
 	{"crypto/tls", []string{"mesh", "wire", "bench/lane", "bus", "gateway", "cmd/tandem"}, "TLS settings come from mesh"},
 	{"log", nil, "log/slog is the one logger"},
-	{"testing", []string{"engine/enginetest"}, "not in what is shipped, except a suite for engines to run"},
-	{"github.com/google/go-cmp/...", []string{"engine/enginetest"}, "for tests"},
+	{"testing", []string{"engine/enginetest", "kv/kvtest"}, "not in what is shipped, except suites for implementations to run"},
+	{"github.com/google/go-cmp/...", []string{"engine/enginetest", "kv/kvtest"}, "for tests"},
 	{"pgregory.net/rapid", nil, "for tests"},
-	{"github.com/cockroachdb/datadriven", nil, "for tests"},
+	{"github.com/cockroachdb/datadriven", []string{"kv/kvtest"}, "for tests"},
 	{"go.uber.org/goleak", nil, "for tests"},
 	{"github.com/openai/openai-go/...", nil, "for tests"},
 	{"golang.org/x/tools/...", nil, "for tests"},

@@ -344,7 +344,7 @@ echo "${COMPREPLY[*]}"
 		{"tandem m", "mesh model"},
 		{"tandem model ", "inspect new"},
 		{"tandem mesh i", "init issue"},
-		{"tandem up --pre", "--prefill"},
+		{"tandem up --prefil", "--prefill"},
 		{"tandem up --mode ", "auto colocated disaggregated"},
 		{"tandem up --mode =", "auto colocated disaggregated"},
 		{"tandem up --mode = c", "colocated"},
