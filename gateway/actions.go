@@ -91,6 +91,7 @@ func (q *request) retry(act handoff.RequestAction) {
 	q.g.metrics.Retried(reason)
 	q.why = reason
 	q.g.cfg.Log.Info("request retried", "request", q.key, "why", string(reason), "phase", act.Phase.String(), "tokens", act.Index)
+	q.avoidSourceFirst = q.avoidSourceFirst || act.AvoidSourceFirst
 	q.holder = nil
 	if act.ReuseSource {
 		q.holder = q.attempt(act.Reuse)

@@ -69,11 +69,13 @@ func (q *request) commanded(a *attempt, side handoff.Role) {
 
 // heard notes that a worker had had its command for so long when it sent what came now.
 func (q *request) heard(a *attempt, side handoff.Role, sinceAccepted time.Duration) {
-	d := a.record
-	if d == nil {
-		return
+	if a.record != nil {
+		a.record.hear(side, q.since(q.g.now())-sinceAccepted)
 	}
-	at := q.since(q.g.now()) - sinceAccepted
+}
+
+// hear keeps the earliest time before which a worker's clock began.
+func (d *draft) hear(side handoff.Role, at time.Duration) {
 	if d.heard[side] == 0 || at < d.heard[side] {
 		d.heard[side] = at
 	}
@@ -260,13 +262,13 @@ func (d *draft) began(side handoff.Role) time.Duration {
 			heard = came - happened
 		}
 	}
-	tokens := d.Gateway.Tokens
-	if !d.Gateway.Sampled {
-		tokens = nil // which step each came from is not known
-	}
-	if side == handoff.RoleSource && len(tokens) > 0 {
-		before(tokens[0], d.Source.Prompted)
-	} else if side == handoff.RoleDestination && len(tokens) > 1 {
+	switch tokens := d.Gateway.Tokens; {
+	case len(tokens) == 0:
+	case side == handoff.RoleSource:
+		before(tokens[0], d.Source.Prompted) // whoever sent it: it was sampled there
+	case !d.Gateway.Sampled:
+		before(tokens[0], d.Destination.Ready)
+	case len(tokens) > 1:
 		before(tokens[1], d.Destination.Decode.End())
 	}
 	return max(d.sent[side], heard)

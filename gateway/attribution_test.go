@@ -60,7 +60,7 @@ func TestRecordJoinsBothSides(t *testing.T) {
 			PromptTokens: 2, ComputedTokens: 2, Mtp: &buspb.MTP{Reason: "not built"},
 		})
 		attributed(b.add("d1", "decode"), &buspb.Attribution{
-			Role: "decode", NowNs: nanos(20 * ms), SlotNs: nanos(2 * ms), OpenedNs: nanos(3 * ms), CompleteNs: nanos(18 * ms), ReadyNs: nanos(19 * ms),
+			Role: "decode", NowNs: nanos(60 * ms), SlotNs: nanos(2 * ms), OpenedNs: nanos(3 * ms), CompleteNs: nanos(18 * ms), ReadyNs: nanos(19 * ms),
 			Import: &buspb.Work{Count: 2, BusyNs: nanos(3 * ms)}, PromptTokens: 2, Mtp: &buspb.MTP{Reason: "not built"},
 		})
 	}, func(r *rig) {
@@ -80,8 +80,8 @@ func TestRecordJoinsBothSides(t *testing.T) {
 				SLO: telemetry.Verdicts{TTFT: telemetry.VerdictWithin, TPOT: telemetry.VerdictOutside},
 			},
 			// Commands are answered at once here, which is when their clocks began: at 0 and, with the
-			// ticket, at 5 ms. A destination that commits at 15 ms of the gateway's clock cannot have
-			// begun 20 ms before; the command bounds it.
+			// ticket, at 5 ms. A destination that commits within 30 ms of the gateway's clock cannot
+			// have begun 60 ms before; the command bounds it.
 			Source: telemetry.Part{
 				Worker: "p1", Incarnation: 1, Role: "prefill", Reported: true, At: 5 * ms,
 				Slot: ms, Prompted: 4 * ms, Sent: 8 * ms, Committed: 10 * ms,
@@ -342,4 +342,37 @@ func TestHandoffsQuery(t *testing.T) {
 		r.g.Handler().ServeHTTP(w, httptest.NewRequest("POST", "/tandem/handoffs", nil))
 		r.wantError(w, 405, "method_not_allowed")
 	})
+}
+
+// TestClocksArePlaced: a worker's clock began after its command and before all that was heard of it.
+func TestClocksArePlaced(t *testing.T) {
+	dest := &telemetry.Part{Ready: 50 * ms, Decode: telemetry.Work{Count: 1, Spans: []telemetry.Span{{Begin: 51 * ms, End: 60 * ms}}}}
+	for _, c := range []struct {
+		name    string
+		side    handoff.Role
+		sent    time.Duration
+		heard   []time.Duration // now less what the worker's clock said
+		tokens  []time.Duration
+		sampled bool
+		want    time.Duration
+	}{
+		{"nothing heard", handoff.RoleSource, 3 * ms, nil, nil, false, 3 * ms},
+		{"the quickest message", handoff.RoleSource, 3 * ms, []time.Duration{9 * ms, 5 * ms, 7 * ms}, nil, false, 5 * ms},
+		{"not before the command", handoff.RoleSource, 3 * ms, []time.Duration{2 * ms}, nil, false, 3 * ms},
+		{"its first token", handoff.RoleSource, 3 * ms, []time.Duration{9 * ms}, []time.Duration{44 * ms}, true, 4 * ms},
+		{"its first token, from the destination", handoff.RoleSource, 3 * ms, []time.Duration{9 * ms}, []time.Duration{44 * ms}, false, 4 * ms},
+		{"its first step", handoff.RoleDestination, ms, []time.Duration{9 * ms}, []time.Duration{50 * ms, 65 * ms}, true, 5 * ms},
+		{"the other's token", handoff.RoleDestination, ms, []time.Duration{9 * ms}, []time.Duration{50 * ms}, true, 9 * ms},
+		{"its copy of the first token", handoff.RoleDestination, ms, []time.Duration{9 * ms}, []time.Duration{56 * ms, 60 * ms}, false, 6 * ms},
+	} {
+		d := &draft{}
+		d.Source.Prompted, d.Destination = 40*ms, dest
+		d.sent[c.side], d.Gateway.Tokens, d.Gateway.Sampled = c.sent, c.tokens, c.sampled
+		for _, at := range c.heard {
+			d.hear(c.side, at)
+		}
+		if got := d.began(c.side); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
 }

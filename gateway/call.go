@@ -20,7 +20,7 @@ import (
 type call struct {
 	endpoint openai.Endpoint
 	tenant   string
-	mode     Mode
+	how
 	gen      openai.Generation
 	prompts  [][]int32
 	params   *buspb.Generation
@@ -33,7 +33,7 @@ type call struct {
 }
 
 // newCall checks what concerns the model, and prepares everything but the requests.
-func (g *Gateway) newCall(e openai.Endpoint, tenant string, mode Mode, gen openai.Generation, prompts [][]int32, arrival time.Duration) (*call, *openai.Error) {
+func (g *Gateway) newCall(e openai.Endpoint, tenant string, how how, gen openai.Generation, prompts [][]int32, arrival time.Duration) (*call, *openai.Error) {
 	samples := len(prompts) * gen.N
 	if samples > g.cfg.MaxActive {
 		return nil, badRequest(openai.CodeInvalidValue, "n", "Prompts times samples are more than the "+
@@ -53,7 +53,7 @@ func (g *Gateway) newCall(e openai.Endpoint, tenant string, mode Mode, gen opena
 		prefix = "cmpl-"
 	}
 	return &call{
-		endpoint: e, tenant: tenant, mode: mode, gen: gen, prompts: prompts, arrival: arrival,
+		endpoint: e, tenant: tenant, how: how, gen: gen, prompts: prompts, arrival: arrival,
 		params: generationParams(gen),
 		head: openai.Head{
 			ID: newID(prefix), Created: time.Now().Unix(), Model: gen.Model,
@@ -118,7 +118,7 @@ func (g *Gateway) begin(c *call) *openai.Error {
 			}
 			index := i*c.gen.N + n
 			c.requests = append(c.requests, &request{
-				g: g, key: c.head.ID + "." + strconv.Itoa(index), tenant: c.tenant, mode: c.mode, index: index,
+				g: g, key: c.head.ID + "." + strconv.Itoa(index), tenant: c.tenant, how: c.how, index: index,
 				out: c.out, prompt: prompt, params: withSeed(c.params, seed+uint64(n)), maxTokens: limits[i],
 				arrival: c.arrival, admitted: c.admitted, parent: c.parent, why: telemetry.RetryNone, deadline: now + g.cfg.RequestTimeout, asm: asm, tokenIDs: c.gen.ReturnTokenIDs,
 			})

@@ -27,23 +27,32 @@ const (
 func (q *request) reserve(a *attempt) {
 	q.commanded(a, handoff.RoleDestination)
 	q.dispatch(a, handoff.RoleDestination, handoff.PhaseReserve, func() *buspb.Command {
-		return &buspb.Command{Body: &buspb.Command_Reserve{Reserve: &buspb.Reserve{
+		forced := len(q.emitted)
+		if a.policy == handoff.SourceFirst {
+			forced = a.forced // tokens that came from this attempt are not part of its prompt
+		}
+		r := &buspb.Reserve{
 			Terms:        q.terms(a),
-			PromptTokens: uint32(len(q.prompt) + len(q.emitted)),
-			ForcedTokens: uint32(len(q.emitted)),
+			PromptTokens: uint32(len(q.prompt) + forced),
+			ForcedTokens: uint32(forced),
 			MaxTokens:    uint32(q.maxTokens),
-		}}}
+		}
+		if a.policy == handoff.SourceFirst {
+			r.SourceEndpoint, r.SourceTicket = a.endpoint, a.ticket
+		}
+		return &buspb.Command{Body: &buspb.Command_Reserve{Reserve: r}}
 	})
 }
 
 // prefill sends the prefill command, with the reservation.
 func (q *request) prefill(a *attempt, act handoff.RequestAction) {
 	forced := act.Index
+	a.forced = forced
 	q.commanded(a, handoff.RoleSource)
 	q.dispatch(a, handoff.RoleSource, handoff.PhasePrefill, func() *buspb.Command {
-		p := &buspb.Prefill{
-			Terms: q.terms(a), Generation: q.generation(forced),
-			DestinationEndpoint: a.endpoint, DestinationTicket: a.ticket, SkipTokens: a.skip,
+		p := &buspb.Prefill{Terms: q.terms(a), Generation: q.generation(forced)}
+		if a.policy == handoff.DestinationFirst {
+			p.DestinationEndpoint, p.DestinationTicket, p.SkipTokens = a.endpoint, a.ticket, a.skip
 		}
 		if !act.Reuse.IsZero() {
 			p.Reuse = act.Reuse[:]

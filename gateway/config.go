@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
 	"github.com/tandem-llm/tandem/telemetry/otlp"
@@ -33,6 +34,16 @@ func ParseMode(s string) (Mode, error) {
 	return "", errors.New("gateway: unknown mode: use auto, disaggregated or colocated")
 }
 
+// ParseOrder reads the name of a handoff's order.
+func ParseOrder(s string) (handoff.Policy, error) {
+	for _, p := range []handoff.Policy{handoff.DestinationFirst, handoff.SourceFirst} {
+		if s == p.String() {
+			return p, nil
+		}
+	}
+	return 0, errors.New("gateway: unknown order: use destination-first or source-first")
+}
+
 // Config is everything a gateway is told. Zero values mean the defaults that the comments name.
 type Config struct {
 	Name        string // the gateway's name on the bus; required
@@ -49,7 +60,11 @@ type Config struct {
 	// Tokenizer, when set, is the vocabulary's digest: workers with another one are not used.
 	Tokenizer state.Digest
 
-	Mode Mode  // default Auto
+	Mode Mode // default Auto
+	// Order of handoffs: DestinationFirst, the default, streams while the prompt is computed; SourceFirst
+	// reserves at the destination when the prompt is done.
+	Order handoff.Policy
+
 	Keys *Keys // nil: no authentication, one tenant
 
 	MaxActive    int   // most samples at once; default 256
@@ -130,6 +145,10 @@ func (c *Config) normalize() error {
 	}
 	if _, err := ParseMode(string(c.Mode)); err != nil {
 		return fmt.Errorf("%w: Mode: %w", ErrConfig, err)
+	}
+	defaultTo(&c.Order, handoff.DestinationFirst)
+	if _, err := ParseOrder(c.Order.String()); err != nil {
+		return fmt.Errorf("%w: Order: %w", ErrConfig, err)
 	}
 	defaultTo(&c.Template, c.Vocab.ChatTemplate())
 	defaultTo(&c.MaxActive, 256)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/api/openai"
+	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/telemetry"
 )
@@ -146,7 +147,7 @@ func (g *Gateway) generate(w http.ResponseWriter, r *http.Request, e openai.Endp
 		return
 	}
 	w.Header().Set("X-Request-Id", id)
-	mode, err := g.mode(r)
+	how, err := g.how(r)
 	if err != nil {
 		refuse(telemetry.RejectedInvalid, err)
 		return
@@ -176,7 +177,7 @@ func (g *Gateway) generate(w http.ResponseWriter, r *http.Request, e openai.Endp
 		refuse(telemetry.RejectedInvalid, oerr)
 		return
 	}
-	c, oerr := g.newCall(e, tenant, mode, gen, prompts, arrival)
+	c, oerr := g.newCall(e, tenant, how, gen, prompts, arrival)
 	if oerr != nil {
 		refuse(telemetry.RejectedInvalid, oerr)
 		return
@@ -220,17 +221,27 @@ func rejectionOf(e *openai.Error) telemetry.Rejection {
 	return telemetry.RejectedInvalid
 }
 
-// mode is the request's mode: its header's, or the gateway's.
-func (g *Gateway) mode(r *http.Request) (Mode, *openai.Error) {
-	v := r.Header.Get("Tandem-Mode")
-	if v == "" {
-		return g.cfg.Mode, nil
+// how is how a request is to be served.
+type how struct {
+	mode  Mode
+	order handoff.Policy // of a handoff
+}
+
+// how is what a request's headers say, and for the rest the gateway's configuration.
+func (g *Gateway) how(r *http.Request) (how, *openai.Error) {
+	h := how{g.cfg.Mode, g.cfg.Order}
+	var err error
+	if v := r.Header.Get("Tandem-Mode"); v != "" {
+		if h.mode, err = ParseMode(strings.ToLower(v)); err != nil {
+			return how{}, badRequest(openai.CodeUnsupportedHeader, "Tandem-Mode", "Tandem-Mode must be auto, disaggregated or colocated.")
+		}
 	}
-	m, err := ParseMode(strings.ToLower(v))
-	if err != nil {
-		return "", badRequest(openai.CodeUnsupportedHeader, "Tandem-Mode", "Tandem-Mode must be auto, disaggregated or colocated.")
+	if v := r.Header.Get("Tandem-Order"); v != "" {
+		if h.order, err = ParseOrder(strings.ToLower(v)); err != nil {
+			return how{}, badRequest(openai.CodeUnsupportedHeader, "Tandem-Order", "Tandem-Order must be destination-first or source-first.")
+		}
 	}
-	return m, nil
+	return h, nil
 }
 
 func (g *Gateway) models(w http.ResponseWriter, r *http.Request) {

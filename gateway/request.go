@@ -20,9 +20,9 @@ type request struct {
 	g      *Gateway
 	key    string // names the request in records and on the bus; unique
 	tenant string
-	mode   Mode
-	index  int // the choice's index
-	out    *outbox
+	how
+	index int // the choice's index
+	out   *outbox
 
 	prompt    []int32
 	params    *buspb.Generation // without tokens; not changed
@@ -55,6 +55,8 @@ type request struct {
 	failure  *openai.Error // what the client is told if the request fails
 	served   telemetry.Mode
 
+	avoidSourceFirst bool // a lease of this request ran out
+
 	why   telemetry.Retry    // why the next attempt is made
 	final *telemetry.Request // from the request's end until its records are published
 
@@ -69,9 +71,10 @@ type attempt struct {
 	placement
 	placed   time.Duration // when it was placed
 	pinned   bool
-	endpoint *buspb.Endpoint // of the reservation
-	ticket   []byte          // secret; forgotten when it was sent
+	endpoint *buspb.Endpoint // of the side that waits for the stream
+	ticket   []byte          // opens it; secret, forgotten when the request ends
 	skip     uint32
+	forced   int         // tokens of the answer that the source was given with the prompt
 	seen     [3]sequence // statuses known, by side
 	gap      [3]bool     // by side: tokens came before those that precede them
 	asked    [3]bool     // by side: a question for what is missing is under way
@@ -201,6 +204,9 @@ func (q *request) place() {
 		return
 	}
 	q.stopWaiting()
+	if p.policy == handoff.DestinationFirst && q.order == handoff.SourceFirst && !q.avoidSourceFirst {
+		p.policy = handoff.SourceFirst
+	}
 	a := &attempt{id: mint(), placement: p, placed: g.now()}
 	q.attempts = append(q.attempts, a)
 	g.mu.Lock()

@@ -99,7 +99,9 @@ func (q *request) told(a *attempt, side handoff.Role, st *buspb.Status) bool {
 	f := handoff.RequestFact{Handoff: a.id, Side: side}
 	switch b := st.GetBody().(type) {
 	case *buspb.Status_Reserved:
-		a.endpoint, a.ticket, a.skip = b.Reserved.GetEndpoint(), b.Reserved.GetTicket(), b.Reserved.GetSkipTokens()
+		if a.skip = b.Reserved.GetSkipTokens(); a.policy == handoff.DestinationFirst {
+			a.endpoint, a.ticket = b.Reserved.GetEndpoint(), b.Reserved.GetTicket()
+		}
 		if a.record != nil {
 			a.record.Gateway.Reserved = q.since(q.g.now())
 		}
@@ -114,6 +116,9 @@ func (q *request) told(a *attempt, side handoff.Role, st *buspb.Status) bool {
 		f.Never = b.Refused.GetNever() && !q.done() && q.nobodyElse(t)
 	case *buspb.Status_Pinned:
 		a.pinned = true
+		if a.policy == handoff.SourceFirst {
+			a.endpoint, a.ticket = b.Pinned.GetEndpoint(), b.Pinned.GetTicket()
+		}
 		q.counted(b.Pinned.GetUsage())
 		f.Kind = handoff.FactPrefillPinned
 	case *buspb.Status_Tokens:

@@ -162,12 +162,12 @@ await() {
 
 # measure NAME ARGUMENTS runs a benchmark, as a table and, with --out, as JSON.
 measure() {
-  name=$1
+  title=$1
   shift
-  say "$name"
+  say "$title"
   if [ -n "$out" ]; then
-    "$tandem" --config= bench "$@" --json >"$out/$name.json"
-    say "$out/$name.json"
+    "$tandem" --config= bench "$@" --json >"$out/$title.json"
+    say "$out/$title.json"
   else
     "$tandem" --config= bench "$@"
     echo

@@ -24,7 +24,7 @@ func openRunner(t *testing.T, arch tiny.Arch) (*runner, Params) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &runner{o: o, ctx: t.Context()}
+	r := &runner{o: o, ctx: t.Context(), unopened: map[group]error{}}
 	if err := r.plan(); err != nil {
 		t.Fatal(err)
 	}

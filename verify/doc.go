@@ -14,9 +14,11 @@
 //
 // Controlled cells (same thread count, first cell at the same offset, nothing else in the engine,
 // pages in order): every step's full logits equal bit for bit, and so do the tokens and the state
-// after the last step.
+// after the last step. For models with a sliding window that holds for prompts no longer than the
+// window: beyond it the window's cells have moved along at the source and start anew at the
+// destination, which no import can help, so these cells count as under load.
 //
-// Cells under load (a neighbour, other threads, another offset, cells in another order): the engine
+// Cells under load (a neighbour, other threads, another offset, cells in another order or place): the engine
 // adds floating point numbers in another order there, with or without a handoff. Where any step's
 // logits differ, a control run decides. The control is an engine of this process, the source's own,
 // opened with the destination's settings (threads, slots, cells), with the same padding and

@@ -65,7 +65,7 @@ func (r *runner) pages(chunk int) []int {
 	var list []int
 	for _, i := range r.cells.running() {
 		p := r.report.Cells[i].Params
-		if p != nil && p.Tokens == r.group.tokens && p.KVType == r.group.kv && p.Chunk == chunk && p.Source == Held && !slices.Contains(list, p.Page) {
+		if p != nil && p.Tokens == r.group.tokens && p.KVType == r.group.kv && p.Chunk == chunk && !slices.Contains(list, p.Page) {
 			list = append(list, p.Page)
 		}
 	}
@@ -105,7 +105,7 @@ func (r *runner) importCell(p Params, c *Result) error {
 	if err != nil {
 		return err
 	}
-	cmp := &Compared{StateBytes: before.Bytes, Controlled: p.controlled()}
+	cmp := &Compared{StateBytes: before.Bytes, Controlled: p.controlled(r.file.Window)}
 	c.Compared = cmp
 	if before != ref.before && !r.o.blind {
 		return fmt.Errorf("the state that was re-exported (%d bytes) is not the source's (%d bytes)", before.Bytes, ref.before.Bytes)
@@ -135,15 +135,16 @@ func (r *runner) judge(p Params, ref *reference, layout pair.Layout, order []int
 	switch {
 	case len(got) != len(ref.steps):
 		return fmt.Errorf("%d steps at the destination, %d at the source", len(got), len(ref.steps))
-	case cmp.BitEqual == len(got) && cmp.Tokens == len(got) && (cmp.FinalState || !p.controlled()):
+	case cmp.BitEqual == len(got) && cmp.Tokens == len(got) && (cmp.FinalState || !cmp.Controlled):
 		c.Status = Passed
 		return nil
-	case p.controlled() && cmp.Tokens < len(got):
+	case cmp.Controlled && cmp.Tokens < len(got):
 		return fmt.Errorf("token %d differs (the source preferred its own by %.3g), logits from step %d on, in a layout that the source had too", cmp.Tokens, cmp.Margin, cmp.BitEqual)
-	case p.controlled():
+	case cmp.Controlled:
 		return fmt.Errorf("logits differ from step %d on, final state equal: %v, in a layout that the source had too", cmp.BitEqual, cmp.FinalState)
 	}
-	want, wantAfter, err := r.runControl(p, ref, layout, order)
+	export := ref.exports[p.Page]
+	want, wantAfter, err := r.runControl(export, ref, layout, order)
 	if err != nil {
 		return err
 	}
@@ -162,14 +163,14 @@ func (r *runner) judge(p Params, ref *reference, layout pair.Layout, order []int
 
 // runControl restores the same export in this process, in an engine like the destination's with the same
 // layout, and lets it go on.
-func (r *runner) runControl(p Params, ref *reference, layout pair.Layout, order []int) ([]pair.Step, pair.StateSum, error) {
+func (r *runner) runControl(export *pair.Export, ref *reference, layout pair.Layout, order []int) ([]pair.Step, pair.StateSum, error) {
 	none := pair.StateSum{}
 	h, err := r.controlHost()
 	if err == nil {
 		err = h.Place(layout)
 	}
 	if err == nil {
-		err = h.Restore(ref.exports[p.Page], order)
+		err = h.Restore(export, order)
 	}
 	if err != nil {
 		return nil, none, fmt.Errorf("the control run: %w", err)

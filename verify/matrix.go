@@ -63,8 +63,12 @@ func (p Params) Name() string {
 	return strings.Join(parts, "/")
 }
 
-// controlled reports whether every bit must be equal.
-func (p Params) controlled() bool { return p.Placement == Alone && p.Order == InOrder }
+// controlled reports whether every bit must be equal to the source's, for a model with a sliding window of that
+// many tokens (0: without one). A window that a prompt has passed lies in other cells at the destination: it is
+// restored from the first cell on, while the source's has moved along or gone round.
+func (p Params) controlled(window int) bool {
+	return p.Placement == Alone && p.Order == InOrder && (window == 0 || p.Tokens <= window)
+}
 
 // layout is what Placement means for an engine.
 func (p Params) layout(seed uint64) pair.Layout {

@@ -175,3 +175,21 @@ func TestOptions(t *testing.T) {
 		t.Error("a model that is not there was verified")
 	}
 }
+
+// Only a layout that the source has too is controlled.
+func TestControlled(t *testing.T) {
+	alone := Params{Tokens: 1000, Placement: Alone, Order: InOrder}
+	busy, mixed := alone, alone
+	busy.Placement, mixed.Order = Busy, OutOfOrder
+	for _, c := range []struct {
+		p      Params
+		window int
+		want   bool
+	}{
+		{alone, 0, true}, {alone, 1000, true}, {alone, 999, false}, {busy, 0, false}, {mixed, 0, false},
+	} {
+		if got := c.p.controlled(c.window); got != c.want {
+			t.Errorf("%+v with a window of %d: %v", c.p, c.window, got)
+		}
+	}
+}

@@ -53,7 +53,7 @@ func newPlan(o *Options, file *model.Model, memory int64) (*plan, error) {
 		p.add(Result{Name: l.name, Kind: KindLater, Status: NotBuilt, Reason: l.why})
 	}
 	for i := range p.cells {
-		if c := &p.cells[i]; c.Status == "" && !o.match.MatchString(c.Name) {
+		if c := &p.cells[i]; c.Status == "" && c.Kind != KindResource && !o.match.MatchString(c.Name) {
 			c.Status, c.Reason = Skipped, "not asked for"
 		}
 	}

@@ -35,7 +35,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{o: o, ctx: ctx}
+	r := &runner{o: o, ctx: ctx, unopened: map[group]error{}}
 	if err := r.plan(); err != nil {
 		return nil, err
 	}
@@ -71,6 +71,7 @@ type runner struct {
 	controlEngine   *llama.Engine
 	group           group
 	ref             *reference
+	unopened        map[group]error // groups that cannot be opened
 
 	done            int
 	total           int
@@ -118,6 +119,9 @@ func (r *runner) plan() error {
 }
 
 func (r *runner) run() error {
+	if _, known := available(); !known && r.o.MaxTokens == 0 {
+		r.note("this system does not say how much memory is free; bound prompts with --max-tokens if it is little")
+	}
 	for _, c := range r.cells.caps {
 		r.note(fmt.Sprintf("prompts of %d tokens are left out: %s", c.Tokens, c.Reason))
 	}
@@ -230,6 +234,17 @@ func (r *runner) open(g group) error {
 	if r.peer != nil && r.group == g {
 		return nil
 	}
+	if err := r.unopened[g]; err != nil {
+		return err
+	}
+	err := r.openGroup(g)
+	if err != nil && r.ctx.Err() == nil && !errors.Is(err, pair.ErrPeerGone) && !errors.Is(err, pair.ErrTimeout) {
+		r.unopened[g] = err // it will not be better with the next cell
+	}
+	return err
+}
+
+func (r *runner) openGroup(g group) error {
 	r.closeEngines()
 	if r.peer == nil {
 		peer, err := pair.Start(r.ctx, r.o.Pair)

@@ -22,7 +22,11 @@ type Table struct {
 	last  time.Time
 	at    Progress
 	note  string
+	told  map[Status]int // cells that had a line of their own
 }
+
+// mostTold is how many cells of one status get a line of their own.
+const mostTold = 10
 
 // tableRow is a group of cells: those of one prompt length and KV type, the refusals of one lane.
 type tableRow struct {
@@ -37,7 +41,7 @@ const redraw = 100 * time.Millisecond
 
 // NewTable returns a table for the cells of a plan (see Plan), titled with what is verified. now is the clock.
 func NewTable(w io.Writer, live bool, title string, plan *Report, now func() time.Time) *Table {
-	t := &Table{w: w, live: live, now: now, began: now(), title: title}
+	t := &Table{w: w, live: live, now: now, began: now(), title: title, told: map[Status]int{}}
 	for i := range plan.Cells {
 		c := &plan.Cells[i]
 		row := t.row(c)
@@ -100,7 +104,13 @@ func (t *Table) Progress(p Progress) {
 	row.took += c.Took
 	if c.Status != Passed {
 		t.clear()
-		fmt.Fprintf(t.w, "  %s: %s: %s\n", c.Status, c.Name, c.Reason)
+		t.told[c.Status]++
+		switch n := t.told[c.Status]; {
+		case n <= mostTold:
+			fmt.Fprintf(t.w, "  %s: %s: %s\n", c.Status, c.Name, c.Reason)
+		case n == mostTold+1:
+			fmt.Fprintf(t.w, "  %s: more of them, see --json\n", c.Status)
+		}
 	}
 	over := row.counts[Passed]+row.counts[Explained]+row.counts[Failed] == row.total
 	if !t.live && over {
@@ -181,7 +191,7 @@ func (t *Table) End() {
 	t.drawn = 0
 }
 
-// WriteSummary writes what a report says in a few lines: the counts, what was left out and why, and every cell
+// WriteSummary writes what a report says in a few lines: the counts, what was left out and why, and the first cells
 // that failed or had to be explained.
 func WriteSummary(w io.Writer, r *Report) error {
 	var b strings.Builder
@@ -193,19 +203,26 @@ func WriteSummary(w io.Writer, r *Report) error {
 		}
 	}
 	fmt.Fprintf(&b, "%s, in %.0fs\n", strings.Join(parts, ", "), r.Took)
-	reasons := map[string]int{}
+	reasons, told := map[string]int{}, map[Status]int{}
 	var order []string
 	for i := range r.Cells {
 		c := &r.Cells[i]
 		switch c.Status {
 		case Failed, Explained:
-			fmt.Fprintf(&b, "  %s: %s: %s\n", c.Status, c.Name, c.Reason)
+			if told[c.Status]++; told[c.Status] <= mostTold {
+				fmt.Fprintf(&b, "  %s: %s: %s\n", c.Status, c.Name, c.Reason)
+			}
 		case Skipped, NotApplicable, NotBuilt, Unfinished:
 			key := fmt.Sprintf("%s: %s", c.Status, c.Reason)
 			if reasons[key] == 0 {
 				order = append(order, key)
 			}
 			reasons[key]++
+		}
+	}
+	for _, s := range []Status{Explained, Failed} {
+		if n := told[s] - mostTold; n > 0 {
+			fmt.Fprintf(&b, "  %s: %d more, see --json\n", s, n)
 		}
 	}
 	for _, key := range order {

@@ -78,3 +78,19 @@ func TestSummary(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// Many cells of one kind do not bury the rest.
+func TestSummaryIsShort(t *testing.T) {
+	r := report()
+	for range 50 {
+		r.Cells = append(r.Cells, Result{Name: "x", Kind: KindImport, Status: Explained, Reason: "near-tie"})
+	}
+	r.count()
+	var out bytes.Buffer
+	if err := WriteSummary(&out, r); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(out.String(), "near-tie"); n != mostTold || !strings.Contains(out.String(), "explained: 41 more, see --json\n") {
+		t.Errorf("%d lines of 51: %s", n, out.String())
+	}
+}

@@ -130,6 +130,9 @@ func TestLostPeer(t *testing.T) {
 		t.Errorf("%v", r.Counts)
 	}
 	for _, c := range r.Cells {
+		if c.Kind == KindResource && c.Status != Passed {
+			t.Errorf("%s: %s", c.Name, c.Status)
+		}
 		if c.Status == Failed && !strings.Contains(c.Reason, pair.ErrPeerGone.Error()) {
 			t.Errorf("%s: %s", c.Name, c.Reason)
 		}

@@ -32,19 +32,23 @@ type localConn struct {
 // localPrefix marks abstract socket names of this package.
 const localPrefix = "@tandem-"
 
+// localName is the number of hexadecimal digits behind it: enough to be fresh. The name is no secret, stands in the
+// system's errors and so in logs, and must not look like a ticket there.
+const localName = 16
+
 // maxArena bounds what a peer may declare as its memory: address space, not memory.
 const maxArena = 1 << 42
 
 // listenLocal listens on a fresh abstract name, which exists in this network namespace only.
 func listenLocal() (*net.UnixListener, error) {
-	var b [16]byte
+	var b [localName / 2]byte
 	rand.Read(b[:]) // never fails, it ends the process instead
 	return net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: localPrefix + hex.EncodeToString(b[:])})
 }
 
 // dialLocalConn connects to a name from a peer's hello; where the peer is on another host, nobody listens there.
 func dialLocalConn(ctx context.Context, cfg *Config, name string) (*localConn, error) {
-	if len(name) != len(localPrefix)+32 || name[:len(localPrefix)] != localPrefix {
+	if len(name) != len(localPrefix)+localName || name[:len(localPrefix)] != localPrefix {
 		return nil, &Error{Code: ErrProtocol, Detail: "the local address is not one"}
 	}
 	var d net.Dialer

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -136,9 +137,12 @@ func (w *Worker) reserve(c *buspb.Command, id handoff.ID, t *task, r *buspb.Rese
 	if reply := w.admissible(id, t, sideDestination, r.Terms); reply != nil {
 		return reply
 	}
+	policy, err := orderOf(r.Terms)
 	switch {
-	case r.Terms.Policy != buspb.Policy_POLICY_DESTINATION_FIRST:
-		return refused(buspb.Code_CODE_UNSUPPORTED, false, "only the order destination-first is built")
+	case err != nil:
+		return refused(buspb.Code_CODE_BAD_REQUEST, false, err.Error())
+	case policy == handoff.SourceFirst && (r.SourceEndpoint.GetQuic() == "" || len(r.SourceTicket) == 0):
+		return refused(buspb.Code_CODE_BAD_REQUEST, false, "the source's address or ticket is missing")
 	case r.PromptTokens == 0 || r.MaxTokens == 0 || r.ForcedTokens >= r.PromptTokens:
 		return refused(buspb.Code_CODE_BAD_REQUEST, false, "token counts do not fit together")
 	case uint64(r.PromptTokens) > uint64(w.cfg.ContextTokens):
@@ -148,14 +152,30 @@ func (w *Worker) reserve(c *buspb.Command, id handoff.ID, t *task, r *buspb.Rese
 	t.bind(r.Terms)
 	t.prompt = int(r.PromptTokens)
 	t.need = cellsFor(t.prompt, int(r.ForcedTokens), int(r.MaxTokens), w.cfg.ContextTokens)
+	if t.order = policy; policy == handoff.SourceFirst {
+		t.endpoint, t.ticket = endpointOf(r.SourceEndpoint), r.SourceTicket
+	}
 	w.destination(t, handoff.DestinationFact{
-		Kind: handoff.FactRouted, Policy: handoff.DestinationFirst, Parts: 1,
+		Kind: handoff.FactRouted, Policy: policy, Parts: 1,
 		PromptTokens: t.prompt, Headroom: t.need - t.prompt,
 		Deadline: w.now() + millis(r.Terms.RemainingMs), Quarantine: w.cfg.Quarantine,
 		Incarnation: t.binding.Source.Incarnation,
 	})
 	return w.begun(t)
 }
+
+// orderOf is the order of a handoff.
+func orderOf(terms *buspb.Terms) (handoff.Policy, error) {
+	switch terms.GetPolicy() {
+	case buspb.Policy_POLICY_DESTINATION_FIRST:
+		return handoff.DestinationFirst, nil
+	case buspb.Policy_POLICY_SOURCE_FIRST:
+		return handoff.SourceFirst, nil
+	}
+	return 0, errOrder
+}
+
+var errOrder = errors.New("a handoff is destination-first or source-first")
 
 // begun answers a creating command. A task whose machine did not take it (its deadline
 // may have passed just now) would have no timer that ends it, so it is not kept.
@@ -181,8 +201,9 @@ func (w *Worker) prefill(c *buspb.Command, id handoff.ID, t *task, terms *buspb.
 	}
 	policy := handoff.Disabled
 	if p != nil {
-		if terms.Policy != buspb.Policy_POLICY_DESTINATION_FIRST {
-			return refused(buspb.Code_CODE_UNSUPPORTED, false, "only the order destination-first is built")
+		var err error
+		if policy, err = orderOf(terms); err != nil {
+			return refused(buspb.Code_CODE_BAD_REQUEST, false, err.Error())
 		}
 		if p.SkipTokens != 0 {
 			return refused(buspb.Code_CODE_UNSUPPORTED, false, "no destination keeps prefixes yet")
@@ -190,7 +211,6 @@ func (w *Worker) prefill(c *buspb.Command, id handoff.ID, t *task, terms *buspb.
 		if terms.Destination.GetWorker() == "" {
 			return refused(buspb.Code_CODE_BAD_REQUEST, false, "the destination is missing")
 		}
-		policy = handoff.DestinationFirst
 	}
 	var reuse handoff.ID
 	if p != nil && len(p.Reuse) > 0 {
@@ -212,6 +232,7 @@ func (w *Worker) prefill(c *buspb.Command, id handoff.ID, t *task, terms *buspb.
 	gen.sampler.Use(&w.workspace)
 	t = w.newTask(c, id, sideSource)
 	t.bind(terms)
+	t.order = policy
 	t.gen, t.prompt = gen, len(gen.history)
 	t.usage.Prompt = uint32(gen.prompt)
 	t.need = t.prompt

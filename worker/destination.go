@@ -16,12 +16,35 @@ import (
 // errOpenRefused is what a peer is told whose stream the machine did not accept.
 var errOpenRefused = errors.New("the handoff takes no stream now")
 
-// reserved follows a granted reservation: it makes the ticket with which the
-// source may come.
+// reserved follows a granted reservation: destination-first it makes the ticket
+// with which the source may come.
 func (w *Worker) reserved(t *task) {
-	r := &receiving{}
-	rcv, err := w.node.Expect(t.binding, wire.ReceiverEvents{
-		Open: func() error { return w.acceptStream(t) },
+	if t.order == handoff.DestinationFirst {
+		r := &receiving{}
+		events := w.receiverEvents(t, r)
+		opened := handoff.DestinationFact{Kind: handoff.FactStreamOpened, Incarnation: t.binding.Source.Incarnation}
+		events.Open = func() error { return w.acceptStream(func() handoff.Result { return w.destination(t, opened) }) }
+		rcv, err := w.node.Expect(t.binding, events)
+		if err != nil {
+			t.blame(buspb.Code_CODE_INTERNAL, err)
+			w.destination(t, handoff.DestinationFact{Kind: handoff.FactReserveRefused})
+			return
+		}
+		w.hold(telemetry.HeldStreams, 1)
+		r.rcv, t.rcv = rcv, r
+		t.ticket = rcv.Ticket()
+	}
+	bytes := uint64(t.prompt) * w.info.Inventory.TokenBytes()
+	if w.info.Inventory.Snapshot() {
+		_, most := w.info.Inventory.SnapshotBytes(uint32(t.prompt))
+		bytes += most
+	}
+	w.destination(t, handoff.DestinationFact{Kind: handoff.FactReserved, Bytes: bytes})
+}
+
+// receiverEvents are what the stream of a task tells, but how it is opened.
+func (w *Worker) receiverEvents(t *task, r *receiving) wire.ReceiverEvents {
+	return wire.ReceiverEvents{
 		// Hashed while they arrive, and looked through, on the stream's goroutine, so
 		// that the owner only imports.
 		Piece: func(h *state.UnitHeader, off int, piece []byte) { r.digester.Piece(h, off, piece) },
@@ -49,32 +72,14 @@ func (w *Worker) reserved(t *task) {
 				w.destination(t, handoff.DestinationFact{Kind: handoff.FactTransferQuiesced})
 			})
 		},
-	})
-	if err != nil {
-		t.blame(buspb.Code_CODE_INTERNAL, err)
-		w.destination(t, handoff.DestinationFact{Kind: handoff.FactReserveRefused})
-		return
 	}
-	w.hold(telemetry.HeldStreams, 1)
-	r.rcv, t.rcv = rcv, r
-	t.ticket = rcv.Ticket()
-	bytes := uint64(t.prompt) * w.info.Inventory.TokenBytes()
-	if w.info.Inventory.Snapshot() {
-		_, most := w.info.Inventory.SnapshotBytes(uint32(t.prompt))
-		bytes += most
-	}
-	w.destination(t, handoff.DestinationFact{Kind: handoff.FactReserved, Bytes: bytes})
 }
 
-// acceptStream asks the machine whether the source's stream is welcome. It runs
-// on a goroutine of the wire and waits for the owner.
-func (w *Worker) acceptStream(t *task) error {
+// acceptStream asks a machine whether the peer's stream is welcome. It runs on a
+// goroutine of the wire and waits for the owner, which calls opened.
+func (w *Worker) acceptStream(opened func() handoff.Result) error {
 	answer := make(chan handoff.Result, 1)
-	if !w.box.post(func() {
-		answer <- w.destination(t, handoff.DestinationFact{
-			Kind: handoff.FactStreamOpened, Incarnation: t.binding.Source.Incarnation,
-		})
-	}) {
+	if !w.box.post(func() { answer <- opened() }) {
 		return errOpenRefused
 	}
 	select {
@@ -87,8 +92,29 @@ func (w *Worker) acceptStream(t *task) error {
 	return errOpenRefused
 }
 
-// startReceive makes the uncommitted session and grants credit.
+// startReceive makes the uncommitted session, source-first dials the source, and
+// grants credit.
 func (w *Worker) startReceive(t *task) {
+	if t.order == handoff.SourceFirst {
+		r := &receiving{}
+		events := w.receiverEvents(t, r)
+		events.Opened = func() {
+			at := w.now()
+			w.box.post(func() {
+				t.m.fact(handoff.FactStreamOpened, at)
+				w.destination(t, handoff.DestinationFact{Kind: handoff.FactStreamOpened, Incarnation: t.binding.Source.Incarnation})
+			})
+		}
+		rcv, err := w.node.Pull(t.binding, t.endpoint, t.ticket, events)
+		if err != nil {
+			w.cfg.Log.Warn("stream not opened", "handoff", t.id.String(), "error", err)
+			t.blame(buspb.Code_CODE_TRANSFER, err)
+			w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactReceiveFailed}) })
+			return
+		}
+		w.hold(telemetry.HeldStreams, 1)
+		r.rcv, t.rcv = rcv, r
+	}
 	r := t.rcv
 	imp, err := w.eng.BeginImport(t.seq, t.prompt)
 	if err != nil {

@@ -8,7 +8,8 @@
 // the machines, the queues, the timers. Callbacks of the bus and the wire only
 // post to its mailbox, so nothing else in this package needs a lock, and no
 // callback waits for an engine step (but for the wire's question whether a stream
-// is welcome, which waits for the machine's answer).
+// is welcome, which waits for the machine's answer). What a source seals is the
+// one thing that the owner shares with another goroutine.
 //
 // The owner's loop is: run what was posted, run the timers that are due, send
 // what is new to the gateways, compute one step. Facts go to a machine in
@@ -24,11 +25,16 @@
 // the page stays in the engine, where attention state does not change, and is
 // exported when room appears: a slow destination costs no memory here and does
 // not stop prefill. The first token is sampled here and goes to the client at
-// once; then follow the last page, the snapshot and the manifest.
+// once; then follow the last page, the snapshot and the manifest. Over a network
+// lane units are hashed while they travel, and whoever has the last digest sends
+// the manifest: it does not wait for the owner (seal.go).
 //
 // At the destination, pages go into an uncommitted session of the engine as they
 // arrive. The manifest completes the validation; the session is committed, the
 // commit acknowledged to source and gateway, and the sequence decodes.
+//
+// Source-first the state is pinned under a lease when the prompt is done, and waits
+// for the destination to pull it; everything else is the same.
 //
 // # Exactness
 //

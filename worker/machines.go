@@ -75,7 +75,7 @@ func (w *Worker) executeSource(t *task, a handoff.SourceAction) {
 	case handoff.ActionAbortStream:
 		w.abortSend(t, a.Force)
 	case handoff.ActionRevokeTicket:
-		t.ticket = nil
+		w.revokeOffer(t)
 	case handoff.ActionReportStatus:
 		w.report(t, report{kind: a.Report, outcome: a.Outcome, cause: a.Cause, reason: a.Reason, never: a.Never})
 	case handoff.ActionReleaseSource:

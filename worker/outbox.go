@@ -54,11 +54,19 @@ func (w *Worker) report(t *task, r report) {
 	s := &buspb.Status{}
 	switch r.kind {
 	case handoff.ReportPinned:
-		s.Body = &buspb.Status_Pinned{Pinned: &buspb.Pinned{Usage: t.usageMessage()}}
+		p := &buspb.Pinned{Usage: t.usageMessage()}
+		if t.order == handoff.SourceFirst {
+			p.Endpoint, p.Ticket = endpointMessage(w.node.Endpoint()), t.ticket
+		}
+		s.Body = &buspb.Status_Pinned{Pinned: p}
 	case handoff.ReportStreamFailed:
 		s.Body = &buspb.Status_StreamFailed{StreamFailed: &buspb.StreamFailed{Code: buspb.Code_CODE_TRANSFER, Message: t.out.problem}}
 	case handoff.ReportReserved:
-		s.Body = &buspb.Status_Reserved{Reserved: &buspb.Reserved{Endpoint: endpointMessage(w.node.Endpoint()), Ticket: t.ticket}}
+		r := &buspb.Reserved{}
+		if t.order == handoff.DestinationFirst {
+			r.Endpoint, r.Ticket = endpointMessage(w.node.Endpoint()), t.ticket
+		}
+		s.Body = &buspb.Status_Reserved{Reserved: r}
 	case handoff.ReportRefused:
 		s.Body = &buspb.Status_Refused{Refused: &buspb.Refused{Never: r.never, Code: t.out.code, Message: t.out.problem}}
 	case handoff.ReportCommitted:

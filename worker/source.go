@@ -50,6 +50,9 @@ func (w *Worker) takeOver(t, old *task) bool {
 		w.prefilling = append(w.prefilling, t)
 	} else {
 		t.gen, t.usage, old.gen = old.gen, old.usage, nil
+		if t.snd == nil {
+			t.snd = &sending{}
+		}
 		t.snd.first = old.snd.first
 		w.prompted(t)
 		w.later(func() {
@@ -114,19 +117,13 @@ func (w *Worker) failPrefill(t *task, err error) {
 	w.source(t, handoff.SourceFact{Kind: handoff.FactPrefillRejected})
 }
 
-// openStream dials the destination. Pages of chunks that are computed meanwhile
-// stay in the engine until the destination grants credit.
+// openStream dials the destination, or source-first makes the ticket with which it
+// may come. Pages of chunks that are computed meanwhile stay in the engine until
+// the destination grants credit.
 func (w *Worker) openStream(t *task) {
 	if t.snd == nil {
 		t.snd = &sending{}
 	}
-	key := state.DeriveKey(t.ticket, t.binding)
-	t.snd.sealer = state.NewSealer(state.SealerConfig{
-		Handoff: t.id, Identity: w.info.Identity, Inventory: w.info.Inventory,
-		Codec: state.CodecLlamaSeq, Key: key, Limits: w.limits,
-	})
-	t.snd.sealer.Defer()
-	t.snd.hasher = state.NewDigester(key)
 	s := t.snd
 	post := func(fact handoff.FactKind) func() {
 		return func() {
@@ -137,8 +134,7 @@ func (w *Worker) openStream(t *task) {
 			})
 		}
 	}
-	snd, err := w.node.Push(t.binding, t.endpoint, t.ticket, wire.SenderEvents{
-		Opened: post(handoff.FactStreamOpened),
+	events := wire.SenderEvents{
 		Room: func() {
 			at := w.now()
 			w.box.post(func() {
@@ -163,7 +159,19 @@ func (w *Worker) openStream(t *task) {
 				w.source(t, handoff.SourceFact{Kind: handoff.FactTransferQuiesced})
 			})
 		},
-	})
+	}
+	var snd *wire.Sender
+	var err error
+	if t.order == handoff.SourceFirst {
+		opened := handoff.SourceFact{Kind: handoff.FactStreamOpened, Incarnation: t.binding.Destination.Incarnation}
+		events.Open = func() error { return w.acceptStream(func() handoff.Result { return w.source(t, opened) }) }
+		if snd, err = w.node.Offer(t.binding, events); err == nil {
+			t.ticket = snd.Ticket()
+		}
+	} else {
+		events.Opened = post(handoff.FactStreamOpened)
+		snd, err = w.node.Push(t.binding, t.endpoint, t.ticket, events)
+	}
 	if err != nil {
 		w.cfg.Log.Warn("stream not opened", "handoff", t.id.String(), "error", err)
 		t.blame(buspb.Code_CODE_TRANSFER, err)
@@ -175,7 +183,21 @@ func (w *Worker) openStream(t *task) {
 		return
 	}
 	s.snd = snd
+	key := state.DeriveKey(t.ticket, t.binding)
+	s.seal = newSeal(state.SealerConfig{
+		Handoff: t.id, Identity: w.info.Identity, Inventory: w.info.Inventory,
+		Codec: state.CodecLlamaSeq, Key: key, Limits: w.limits,
+	})
+	s.hasher = state.NewDigester(key)
 	w.hold(telemetry.HeldStreams, 1)
+}
+
+// revokeOffer makes the ticket worthless.
+func (w *Worker) revokeOffer(t *task) {
+	t.ticket = nil
+	if t.order == handoff.SourceFirst && t.snd != nil && t.snd.snd != nil {
+		t.snd.snd.Revoke()
+	}
 }
 
 // sendFinal lets export go on to the snapshot and the manifest.
@@ -194,7 +216,7 @@ func (w *Worker) export(t *task) {
 		return
 	}
 	if s.snd.Local() {
-		s.sealer.OverChecksum()
+		s.seal.overChecksum()
 	}
 	if w.eng.Paged() {
 		for s.sent < min(t.computed, t.prompt) {
@@ -234,7 +256,7 @@ func (w *Worker) exportPage(t *task, first, end int, last bool) bool {
 	}
 	var h state.UnitHeader
 	if err == nil {
-		h, err = s.sealer.Page(state.AttentionKV, state.Range{First: uint32(first), End: uint32(end)}, last, buf.Bytes)
+		h, err = s.seal.page(state.Range{First: uint32(first), End: uint32(end)}, last, buf.Bytes)
 	}
 	if err != nil {
 		buf.Discard()
@@ -259,22 +281,26 @@ func (w *Worker) sendUnit(t *task, h state.UnitHeader, buf *wire.Buffer) error {
 		return s.snd.Send(h, buf)
 	}
 	return s.snd.SendHashed(h, buf, s.hasher, func(d state.Digest) {
-		w.box.post(func() {
-			if err := s.sealer.Digest(h.Index, d); err != nil && !s.ended {
-				w.failStream(t, err)
-				return
-			}
-			w.export(t) // the manifest may have waited for it
-		})
+		manifest, err := s.seal.hashed(h.Index, d)
+		switch {
+		case err != nil:
+			w.box.post(func() {
+				if !s.ended {
+					w.failStream(t, err)
+				}
+			})
+		case manifest != nil:
+			_ = s.snd.Finish(manifest) // it fails after the stream's end only, whose own event says so
+		}
 	})
 }
 
-// exportFinal queues the snapshot, where the family has one, and the manifest
-// once every unit is hashed.
+// exportFinal queues the snapshot, where the family has one, and the manifest,
+// which follows once every unit is hashed.
 func (w *Worker) exportFinal(t *task) error {
 	s := t.snd
 	n := t.prompt
-	if w.info.Inventory.Snapshot() && !s.queued {
+	if w.info.Inventory.Snapshot() {
 		size, err := w.eng.SnapshotBytes(t.seq)
 		if err != nil {
 			return err
@@ -293,7 +319,7 @@ func (w *Worker) exportFinal(t *task) error {
 		}
 		buf.Bytes = buf.Bytes[:written]
 		sealing := w.now()
-		h, err := s.sealer.Snapshot(uint32(n), true, buf.Bytes, refs)
+		h, err := s.seal.snapshot(uint32(n), buf.Bytes, refs)
 		if err != nil {
 			buf.Discard()
 			return err
@@ -308,15 +334,11 @@ func (w *Worker) exportFinal(t *task) error {
 		}
 		w.unitMoved(t, "snapshot", "", written, 0, n, true)
 	}
-	s.queued = true
-	if s.sealer.Pending() > 0 {
-		return nil // the last digest brings us back
-	}
 	sampler, err := t.gen.sampler.MarshalBinary()
 	if err != nil {
 		return err
 	}
-	manifest, err := s.sealer.Manifest(&state.Manifest{
+	manifest, err := s.seal.manifest(state.Manifest{
 		Binding: t.binding, Parts: 1, History: t.gen.history, Position: uint32(n),
 		First: t.gen.first(s.first), Generation: t.gen.params, Sampler: sampler, Usage: t.usage,
 		MTP: state.MTP{Reason: w.mtpInactive()},
@@ -325,8 +347,8 @@ func (w *Worker) exportFinal(t *task) error {
 		return err
 	}
 	s.done = true
-	if err := s.snd.Finish(manifest); err != nil {
-		return nil
+	if manifest != nil {
+		_ = s.snd.Finish(manifest) // as above
 	}
 	return nil
 }

@@ -39,7 +39,8 @@ type task struct {
 	usage state.Usage
 
 	binding  state.Binding
-	endpoint wire.Endpoint // of the destination
+	order    handoff.Policy
+	endpoint wire.Endpoint // of the side that waits for the stream
 	ticket   []byte        // opens the stream; a secret
 	snd      *sending
 	rcv      *receiving
@@ -61,12 +62,11 @@ const (
 // sending is a source's end of a stream.
 type sending struct {
 	snd    *wire.Sender // nil when dialling failed at once
-	sealer *state.Sealer
+	seal   *seal
 	hasher *state.Digester // of the goroutine that hashes while units travel
 	sent   int             // prompt tokens whose pages were queued
 	final  bool            // the machine asked for the snapshot and the manifest
-	queued bool            // the snapshot, where there is one, is queued
-	done   bool            // and the manifest
+	done   bool            // snapshot and manifest are queued, or will be without the owner
 	ended  bool            // the machine aborted it; nothing more is exported
 	first  token
 }

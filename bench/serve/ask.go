@@ -10,7 +10,9 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 )
@@ -115,6 +117,7 @@ type answer struct {
 	output         int  // tokens of the answer
 	metered        bool // the counts are the server's; else output counts events
 	events         int  // events with text
+	again          bool // sent twice, see send
 	end            time.Time
 }
 
@@ -173,7 +176,7 @@ func (c *client) ask(ctx context.Context, r request, w watch) (*answer, error) {
 }
 
 func (c *client) exchange(req *http.Request, w watch) (*answer, error) {
-	res, err := c.http.Do(req)
+	res, again, err := c.send(req)
 	if err != nil {
 		return nil, &failure{kindConnect, err.Error()}
 	}
@@ -188,12 +191,32 @@ func (c *client) exchange(req *http.Request, w watch) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.again = again
 	// The connection can be used again if its answer was read to the end, which a
 	// server should not make wait for.
 	drained := time.AfterFunc(time.Second, func() { res.Body.Close() })
 	_, _ = io.CopyN(io.Discard, res.Body, maxError)
 	drained.Stop()
 	return a, nil
+}
+
+// send sends a request, once more if the connection had been used before and ended
+// without an answer: a server may close one at any time between two requests. The
+// time that this takes counts.
+func (c *client) send(req *http.Request) (res *http.Response, again bool, err error) {
+	reused := false
+	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}
+	first := req.WithContext(httptrace.WithClientTrace(req.Context(), trace))
+	res, err = c.http.Do(first)
+	if err == nil || !reused || !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		return res, false, err
+	}
+	c.http.CloseIdleConnections()
+	if req.Body, err = req.GetBody(); err != nil {
+		return nil, true, err
+	}
+	res, err = c.http.Do(req)
+	return res, true, err
 }
 
 // read reads a stream up to and including [DONE].

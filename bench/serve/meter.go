@@ -29,6 +29,7 @@ type meter struct {
 	later      int // output tokens after each answer's first
 	unmetered  int // answers without usage
 	doubtful   int // answers with more events than tokens
+	again      int // answers to requests that had to be sent twice
 	failures   map[string]int
 	first      *failure
 	prefill    phase // time with a prompt at the server and no token yet
@@ -122,6 +123,9 @@ func (s *stream) finish(a *answer, f *failure) {
 	if a.events > a.output {
 		m.doubtful++
 	}
+	if a.again {
+		m.again++
+	}
 	ttft, tpot := s.first.Sub(s.intended), time.Duration(0)
 	m.ttft.record(ttft)
 	m.e2e.record(a.end.Sub(s.intended))
@@ -180,6 +184,7 @@ func (m *meter) figures(open bool) []bench.Figure {
 		bench.Figure{Name: "output tokens per request", Value: mean(m.output)},
 		bench.Figure{Name: "answers without usage", Value: float64(m.unmetered)},
 		bench.Figure{Name: "answers with more events than tokens", Value: float64(m.doubtful)},
+		bench.Figure{Name: "requests sent again", Value: float64(m.again)},
 	)
 	if open {
 		add("late sending", m.lag, 50, 99)

@@ -46,7 +46,7 @@ func Run(ctx context.Context, cfg Config) (*bench.Report, error) {
 		sides = append(sides, bench.Side{Name: t.Name, Run: func(ctx context.Context) ([]bench.Figure, error) {
 			run++
 			m, err := c.drive(ctx, load, run)
-			if m.first != nil && failed[i] == nil {
+			if m.first != nil && failed[i] == nil && ctx.Err() == nil {
 				failed[i] = m.first
 			}
 			if err != nil {

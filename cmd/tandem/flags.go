@@ -63,7 +63,7 @@ func (f *engineFlags) args(threads int) []string {
 
 // dataFlags configure the data plane.
 type dataFlags struct {
-	Lane   string `default:"auto" enum:"auto,quic,tls" help:"How bulk state travels: auto, quic or tls (docs/wire.md)."`
+	Lane   string `default:"auto" enum:"auto,quic,tls,local" help:"How bulk state travels: auto, quic, tls or local (docs/wire.md)."`
 	Lanes  int    `default:"4" help:"Most TLS lanes to one peer."`
 	Window int64  `default:"16777216" help:"Credit of one handoff in bytes; at least four pages are always allowed."`
 }

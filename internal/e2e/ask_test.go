@@ -18,6 +18,7 @@ type question struct {
 	prompt []int32
 	max    int
 	mode   string
+	order  string // of a handoff; default: the gateway's
 	stream bool
 }
 
@@ -79,6 +80,9 @@ func (l *lab) exchange(ctx context.Context, a *asked) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Tandem-Mode", a.mode)
+	if a.order != "" {
+		req.Header.Set("Tandem-Order", a.order)
+	}
 	resp, err := l.client.Do(req)
 	if err != nil {
 		a.broken = err

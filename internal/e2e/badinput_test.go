@@ -62,6 +62,7 @@ func TestBadRequests(t *testing.T) {
 		{name: "answer too long", path: completions, body: tokens(500, 13), status: 400, code: "context_length_exceeded", param: "prompt"},
 		{name: "chat too long", path: chat, body: with(object{"messages": []object{{"role": "user", "content": strings.Repeat("long ", 600)}}}), status: 400, code: "context_length_exceeded", param: "messages"},
 		{name: "body too large", path: chat, body: `{"x":"` + strings.Repeat("a", 9<<20) + `"}`, status: 413, code: "request_too_large"},
+		{name: "order", path: chat, body: with(nil), header: [2]string{"Tandem-Order", "both"}, status: 400, code: "unsupported_header", param: "Tandem-Order"},
 		{name: "mode", path: chat, body: with(nil), header: [2]string{"Tandem-Mode", "fast"}, status: 400, code: "unsupported_header", param: "Tandem-Mode"},
 		{name: "form", path: chat, body: with(nil), header: [2]string{"Content-Type", "application/x-www-form-urlencoded"}, status: 415, code: "unsupported_media_type"},
 		{name: "unknown URL", path: "/v1/embeddings", body: with(nil), status: 404, code: "unknown_url"},

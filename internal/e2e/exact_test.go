@@ -18,10 +18,10 @@ import (
 // of flash attention, the 512-token page, several pages, many pages.
 var lengths = []int{1, 63, 64, 65, 511, 2000, 8000}
 
-// TestHandoffIsExact asks the same questions colocated and disaggregated, over
-// both lanes and all families, and compares token ids; and compares the state
-// that the destination re-exports with the source's, byte by byte. The colocated
-// answers come from the first fleet of a family and hold for the second too.
+// TestHandoffIsExact asks the same questions colocated and disaggregated, over all
+// lanes, in both orders and for all families, and compares token ids; and compares the
+// state that the destination re-exports with the source's, byte by byte. The colocated
+// answers come from the first fleet of a family and hold for the others too.
 func TestHandoffIsExact(t *testing.T) {
 	for _, arch := range tiny.Archs() {
 		t.Run(string(arch), func(t *testing.T) {
@@ -31,8 +31,10 @@ func TestHandoffIsExact(t *testing.T) {
 				t.Fatal(err)
 			}
 			colocated := map[string]answer{}
-			for _, lane := range []string{"tls", "quic"} {
-				t.Run(lane, func(t *testing.T) { compareAnswers(t, file, lane, colocated) })
+			for _, way := range []struct{ lane, order string }{
+				{"tls", "destination-first"}, {"quic", "destination-first"}, {"local", "destination-first"}, {"tls", "source-first"},
+			} {
+				t.Run(way.lane+"/"+way.order, func(t *testing.T) { compareAnswers(t, file, way.lane, way.order, colocated) })
 			}
 		})
 	}
@@ -40,9 +42,9 @@ func TestHandoffIsExact(t *testing.T) {
 
 // compareAnswers asks a fleet whose bulk state takes one lane. It fills in the
 // colocated answers that it does not find.
-func compareAnswers(t *testing.T, file, lane string, colocated map[string]answer) {
+func compareAnswers(t *testing.T, file, lane, order string, colocated map[string]answer) {
 	dumps := t.TempDir()
-	f := up(t, "--model="+file, "--lane="+lane, "--dump-state="+dumps, "--slots=2", "--context=8192", "--threads=1")
+	f := up(t, "--model="+file, "--lane="+lane, "--order="+order, "--dump-state="+dumps, "--slots=2", "--context=8192", "--threads=1")
 	answers := map[string]bool{}
 	for _, n := range lengths {
 		for _, sampled := range []bool{false, true} {

@@ -241,6 +241,7 @@ type ask struct {
 	prompt []int32
 	max    int
 	mode   string
+	order  string // of a handoff; default: the gateway's
 	extra  map[string]any
 }
 
@@ -283,6 +284,9 @@ func (f *fleet) try(ctx context.Context, a ask) (answer, error) {
 	req.Header.Set("Content-Type", "application/json")
 	if a.mode != "" {
 		req.Header.Set("Tandem-Mode", a.mode)
+		if a.order != "" {
+			req.Header.Set("Tandem-Order", a.order)
+		}
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -15,6 +15,7 @@ type killPoint struct {
 	n     int    // the how manieth time
 	role  string // role of the workers that are armed
 	mode  string // of the victim
+	order string // of its handoff
 	state string // of the victim's machine when its worker died
 	also  []fault
 	hold  string // role that also is armed, and let go after the death or, with leave, before it
@@ -53,7 +54,21 @@ var killPoints = []killPoint{
 		hold: "decode", also: []fault{{Point: "import", N: 2, Act: "hold", Claim: "held"}}, leave: true,
 	},
 	{name: "destination released", at: "state:destination/Released", role: "decode", state: "destination/Released"},
+
+	{name: "pulled source pinned", at: "state:source/Pinned", role: "prefill", order: sourceFirst, state: "source/Pinned"},
+	{name: "pulled source exporting", at: "export", n: 2, role: "prefill", order: sourceFirst, state: "source/Pinned"},
+	{
+		name: "pulled source awaiting its reader", at: "state:source/AwaitingReader", role: "prefill", order: sourceFirst, state: "source/AwaitingReader",
+		hold: "decode", also: []fault{{Point: "restore", Act: "hold", Claim: "held"}},
+	},
+	{name: "pulling destination reserving", at: "state:destination/Reserving", role: "decode", order: sourceFirst, state: "destination/Reserving"},
+	{name: "pulling destination reserved", at: "state:destination/Reserved", role: "decode", order: sourceFirst, state: "destination/Reserved"},
+	{name: "pulling destination receiving", at: "import", n: 2, role: "decode", order: sourceFirst, state: "destination/Receiving"},
+	{name: "pulling destination before commit", at: "restore", n: 1, role: "decode", order: sourceFirst, state: "destination/Receiving"},
+	{name: "pulling destination active", at: "state:destination/Active", role: "decode", order: sourceFirst, state: "destination/Active"},
 }
+
+const sourceFirst = "source-first"
 
 // TestKills kills a worker at every point, each time with eight other requests
 // running. Every request has one end, the next one works, nothing is left
@@ -102,6 +117,7 @@ func (l *lab) killAt(k killPoint) {
 	if k.mode != "" {
 		q.mode = k.mode
 	}
+	q.order = k.order
 	v := l.ask(q)
 	if k.full {
 		l.killWaiting(k.role)

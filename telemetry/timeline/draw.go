@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/telemetry"
 )
 
@@ -67,7 +68,11 @@ func (d *drawing) head() {
 	if h.Why != telemetry.RetryNone {
 		attempt += fmt.Sprintf(" (%s)", h.Why)
 	}
-	d.line(plain, "%s, %s (%s): %s, target %s, MTP %s", attempt, h.Mode, h.Chosen, h.Ending, h.Target, h.MTP)
+	mode := string(h.Mode)
+	if h.Policy == handoff.SourceFirst {
+		mode += " " + h.Policy.String()
+	}
+	d.line(plain, "%s, %s (%s): %s, target %s, MTP %s", attempt, mode, h.Chosen, h.Ending, h.Target, h.MTP)
 	if f := h.Failure; f != nil {
 		d.line(warning, "failed at the %s in %s: %s", orGateway(string(f.Side)), f.Phase, orUnknown(f.Code))
 	}
@@ -338,13 +343,17 @@ func (d *drawing) foot() {
 		}
 		return p.At + off
 	}
+	ahead, behind := g.Reserved, time.Duration(0) // when memory was reserved, by the order
+	if h.Policy == handoff.SourceFirst {
+		ahead, behind = behind, ahead
+	}
 	if len(g.Tokens) > 0 && g.Sampled {
 		first := g.Tokens[0]
 		capped := func(t time.Duration) time.Duration { return min(t, first) }
 		d.sum("first token", first, parts(0, []step{
 			{"admission", capped(h.Request.Admitted)},
 			{"placing", capped(g.Placed)},
-			{"reserving", capped(g.Reserved)},
+			{"reserving", capped(ahead)},
 			{"dispatch", capped(offset(s, s.Slot))},
 			{"prefill", capped(offset(s, s.Prompted))},
 			{"to the gateway", first},
@@ -354,6 +363,7 @@ func (d *drawing) foot() {
 		second := g.Tokens[1]
 		capped := func(at time.Duration) time.Duration { return min(at, second) }
 		d.sum("second token", second-g.Tokens[0], parts(g.Tokens[0], []step{
+			{"reserving", capped(behind)},
 			{"transfer", capped(offset(t, t.Complete))}, {"commit", capped(offset(t, t.Ready))}, {"decode step", capped(offset(t, t.Decode.End()))}, {"to the gateway", second},
 		}))
 	}

@@ -85,6 +85,23 @@ func lost() *telemetry.Handoff {
 	return h
 }
 
+// sourceFirst is one whose destination reserved when the prompt was done.
+func sourceFirst() *telemetry.Handoff {
+	h := handedOff()
+	h.Seq, h.Policy = 15, handoff.SourceFirst
+	h.Gateway.Reserve, h.Gateway.Reserved, h.Gateway.Dispatched = 213*ms, 214*ms, ms
+	s, d := &h.Source, h.Destination
+	s.Granted, s.Opened, s.Before, s.Stall = 214*ms, 214*ms, telemetry.Before{}, telemetry.Work{}
+	s.Export, s.Seal = work(5, 8*ms, span(214*ms, 222*ms, 8*ms)), work(5, ms, span(215*ms, 223*ms, ms))
+	s.Sent, s.Committed = 228*ms, 232*ms
+	d.At, d.Slot, d.Complete, d.Ready = 213*ms, ms/10, 17*ms, 19*ms
+	d.Verify, d.Wait, d.Import = work(5, 2*ms, span(4*ms, 15*ms, 2*ms)), work(5, ms, span(5*ms, 16*ms, ms)), work(5, 7*ms, span(5*ms, 17*ms, 7*ms))
+	d.Commit, d.Decode = work(1, 2*ms, span(17*ms, 19*ms, 2*ms)), work(1, 9*ms, span(20*ms, 29*ms, 9*ms))
+	h.Gateway.Tokens = []time.Duration{212 * ms, 243 * ms, 255 * ms}
+	h.Summarize()
+	return h
+}
+
 // hostile is what no gateway would send.
 func hostile() *telemetry.Handoff {
 	h := handedOff()
@@ -132,7 +149,7 @@ func fits(t *testing.T, text []byte, width int) {
 }
 
 func TestDraw(t *testing.T) {
-	for name, h := range map[string]*telemetry.Handoff{"handed-off": handedOff(), "colocated": colocated(), "lost": lost(), "hostile": hostile(), "empty": {}} {
+	for name, h := range map[string]*telemetry.Handoff{"handed-off": handedOff(), "colocated": colocated(), "lost": lost(), "source-first": sourceFirst(), "hostile": hostile(), "empty": {}} {
 		var b bytes.Buffer
 		if err := Draw(&b, h, Style{}); err != nil {
 			t.Fatal(err)
