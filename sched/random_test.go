@@ -103,6 +103,10 @@ func newWorld(seed uint64) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newWorldOf(r, cfg, m)
+}
+
+func newWorldOf(r *rand.Rand, cfg Config, m kv.Manager) (*world, error) {
 	s, err := New(cfg, m)
 	if err != nil {
 		return nil, err
