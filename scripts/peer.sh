@@ -137,10 +137,13 @@ start_server() {
   await $! "http://127.0.0.1:$port/health" "$scratch/llama-server-$port.log"
 }
 
+# start_tandem PORT ARGUMENTS starts one worker that serves whole requests with all
+# of its slots, which is what role prefill does in mode colocated (role both keeps
+# half of them for sequences that come from elsewhere), and its gateway.
 start_tandem() {
   port=$1
   shift
-  "$tandem" --config= up --listen "127.0.0.1:$port" --prefill 0 --decode 0 --colocated 1 --mode colocated "$@" \
+  "$tandem" --config= up --listen "127.0.0.1:$port" --prefill 1 --decode 0 --mode colocated "$@" \
     >"$scratch/tandem.log" 2>&1 &
   pids="$pids $!"
   await $! "http://127.0.0.1:$port/readyz" "$scratch/tandem.log"

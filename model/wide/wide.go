@@ -6,7 +6,7 @@
 //	Attention  llama   a wide cache on a narrow residual stream: 64 KiB per token by
 //	                   default, more with more layers or heads
 //	Recurrent  mamba2  50 MiB of recurrent and convolution state per sequence
-//	Dense      llama   135 million parameters, 160 MB more of vocabulary: a step costs
+//	Dense      llama   200 million parameters, a third of them vocabulary: a step costs
 //	                   what a step of a small real model costs
 //
 // Make a [Model] with [Attention], [Recurrent] or [Dense], write it with
