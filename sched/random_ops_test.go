@@ -231,6 +231,7 @@ func (w *world) rebind() error {
 	case o == Accepted && before == StatePinned:
 		old.admitted = false
 		w.came(c, ref)
+		c.order = old.order // it takes over the place in the queue too, should it be preempted
 		c.admitted, c.computed = true, old.computed
 		if c.computed == c.prompt {
 			c.tokens = 1

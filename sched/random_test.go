@@ -103,6 +103,10 @@ func newWorld(seed uint64) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newWorldOf(r, cfg, m)
+}
+
+func newWorldOf(r *rand.Rand, cfg Config, m kv.Manager) (*world, error) {
 	s, err := New(cfg, m)
 	if err != nil {
 		return nil, err
@@ -110,9 +114,9 @@ func newWorld(seed uint64) (*world, error) {
 	return &world{rand: r, s: s, m: m, cfg: s.cfg, clients: map[handoff.ID]*client{}}, nil
 }
 
-// TestRandom interleaves commands, steps and failures, and follows every request.
+// TestINV6Interleavings interleaves commands, steps and failures, and follows every request.
 // At the end nothing may be left, whatever happened.
-func TestRandom(t *testing.T) {
+func TestINV6Interleavings(t *testing.T) {
 	first, episodes := uint64(1), *opsFlag/episode+1
 	if *seedFlag != 0 {
 		first, episodes = *seedFlag, 1
@@ -124,7 +128,7 @@ func TestRandom(t *testing.T) {
 			err = w.run()
 		}
 		if err != nil {
-			t.Fatalf("reproduce with: go test -run TestRandom -seed %d\n%s: %v", seed, w.what, err)
+			t.Fatalf("reproduce with: go test -run %s -seed %d\n%s: %v", t.Name(), seed, w.what, err)
 		}
 	}
 }

@@ -100,19 +100,43 @@ func (x *index) ref(b int32, class ledger.Class) {
 	}
 }
 
-// Take implements ledger.Index.
+// Take implements ledger.Index. Free blocks first; then cached ones, in the order
+// in which Evict would drop them.
 func (x *index) Take(q *ledger.Seq, n int) {
 	one := ledger.Refs(0).Add(q.Class)
-	for range n {
-		if x.free < 0 {
-			x.Evict()
-		}
+	blocks := q.Blocks
+	taken := 0
+	for ; taken < n && x.free >= 0; taken++ {
 		b := x.free
 		x.free = x.next[b]
 		x.refs[b] = one
-		q.Blocks = append(q.Blocks, b)
+		blocks = append(blocks, b)
 	}
-	x.book.Shift(ledger.Free, q.Class, n)
+	x.book.Shift(ledger.Free, q.Class, taken)
+	if rest := n - taken; rest > 0 {
+		end := int32(len(x.next) - 1)
+		b := x.next[end]
+		for range rest {
+			x.forget(b)
+			x.refs[b] = one
+			blocks = append(blocks, b)
+			b = x.next[b]
+		}
+		x.next[end], x.prev[b] = b, end
+		x.book.Shift(ledger.Cached, q.Class, rest)
+	}
+	q.Blocks = blocks
+}
+
+// forget makes a cached block no hit.
+func (x *index) forget(b int32) {
+	t := &x.book.Table
+	key := &t.Keys[b]
+	t.Unlink(b)
+	if x.book.Observed() {
+		x.book.Removed(b, *key)
+	}
+	*key = kv.Key{}
 }
 
 // Publish implements ledger.Index.
@@ -186,12 +210,8 @@ func (x *index) Evict() bool {
 	if int(b) == len(x.next)-1 {
 		return false
 	}
-	t := &x.book.Table
-	key := t.Keys[b]
 	x.unlink(b)
-	t.Unlink(b)
-	t.Keys[b] = kv.Key{}
-	x.book.Removed(b, key)
+	x.forget(b)
 	x.book.Shift(ledger.Cached, ledger.Free, 1)
 	x.push(b)
 	return true

@@ -18,7 +18,7 @@ type Suite struct {
 
 // Run runs the whole suite.
 func Run(t *testing.T, s Suite) {
-	t.Run("random", func(t *testing.T) { random(t, s.New, s.Check, s.Ops) })
+	t.Run("INV-3 random", func(t *testing.T) { random(t, s.New, s.Check, s.Ops) })
 	t.Run("steady state does not allocate", func(t *testing.T) { steady(t, s.New) })
 	t.Run("keys that are not chained", func(t *testing.T) { hostile(t, s.New, s.Check) })
 	t.Run("impossible shapes", func(t *testing.T) { shapes(t, s.New) })

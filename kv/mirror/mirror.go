@@ -14,7 +14,8 @@
 // through the notices twice, first for what ended:
 //
 //	NotePreempted, NoteFailed,  Close(n.Seq), if the manager has no blocks for it any
-//	NoteFreed                   more; the same after a Release that was accepted
+//	NoteFreed                   more; the same after a Release that was accepted, also
+//	                            with all events applied first
 //
 // then for what began:
 //

@@ -175,9 +175,7 @@ func (h *host) sync() error {
 			err = h.released(q)
 		case sched.NoteFinished:
 			h.s.Keys(0, n.ID, q.keys) // and with it the answer's blocks
-			if err = h.events(); err == nil {
-				err = h.release(q)
-			}
+			err = h.release(q)
 		}
 		if err != nil {
 			return err
@@ -252,6 +250,9 @@ func (h *host) released(q *request) error {
 			h.ids = append(h.ids[:i], h.ids[i+1:]...)
 			break
 		}
+	}
+	if err := h.events(); err != nil {
+		return err
 	}
 	if h.m.Blocks(q.seq, nil) == nil {
 		return h.do(h.mir.Close(q.seq, h.ops))

@@ -45,6 +45,9 @@ func (b *Book) Adopted(s kv.Seq, block, from int32, at int, keys []kv.Key) {
 	}
 }
 
+// Observed reports whether anybody learns from Removed.
+func (b *Book) Observed() bool { return b.cfg.Events || b.cfg.Marked }
+
 // Removed records that a block is no hit any more, and drops its mark.
 func (b *Book) Removed(block int32, key kv.Key) {
 	if b.Marks.drop(block) {
