@@ -22,9 +22,12 @@ func (t *transfer) Share(from int32, first, end int) error {
 	if end > t.tokens || t.snapshot || !t.covered.add(first, end) {
 		return t.fail(fmt.Errorf("%w: [%d,%d) of %d", engine.ErrCoverage, first, end, t.tokens))
 	}
-	// Window and recurrent state come along where the slot has some; the snapshot
-	// replaces both.
 	e.native.copySeq(from, t.seq, first, end)
+	if !e.slots[from].retired {
+		// Window and recurrent state came along. Until the snapshot replaces them, the
+		// other slot's old window cells could not be used again.
+		e.stripFrom(t.seq)
+	}
 	t.shared.add(first, end)
 	return nil
 }
