@@ -187,3 +187,41 @@ func TestSourceFirstFailures(t *testing.T) {
 	l.idle(source)
 	l.idle(dst)
 }
+
+// What a client has got meanwhile is computed on top of what is taken over, and the destination of the
+// second attempt goes on from there.
+func TestSourceFirstReboundForced(t *testing.T) {
+	for _, arch := range []tiny.Arch{tiny.Llama, tiny.NemotronHMoE} {
+		t.Run(string(arch), func(t *testing.T) {
+			l := newLab(t)
+			source, dst := l.worker("p", RolePrefill, arch, nil), l.worker("d", RoleDecode, arch, nil)
+			a := l.attempt(source, dst, testPrompt(128), 8).sourceFirst() // two whole pages
+			want := l.colocated(source, a)
+			l.pinned(a)
+			first, _ := l.tokens(a.id)
+			b := l.attempt(source, dst, append(testPrompt(128), first...), 8).sourceFirst()
+			b.request, b.gen.ForcedTokens = a.request, uint32(len(first))
+			take := b.prefillCommand(nil)
+			take.GetPrefill().Reuse = a.id[:]
+			computed := l.computedOn(source)
+			l.command(b.source, take)
+			p := l.await(b.id, "the second pin", func(s *buspb.Status) bool { return s.GetPinned() != nil }).GetPinned()
+			if n := l.computedOn(source) - computed; n != 1 {
+				t.Errorf("the source computed %d tokens, expected the forced one", n)
+			}
+			l.command(b.dst, b.pullCommand(p))
+			if o := l.released(b.id, buspb.Side_SIDE_DESTINATION); o != buspb.Outcome_OUTCOME_COMPLETED {
+				t.Errorf("the destination ended as %v", o)
+			}
+			l.released(b.id, buspb.Side_SIDE_SOURCE)
+			l.mu.Lock()
+			l.statuses[b.id] = append(slices.Clone(l.statuses[a.id]), l.statuses[b.id]...)
+			l.mu.Unlock()
+			if got, _ := l.tokens(b.id); !slices.Equal(got, want) {
+				t.Errorf("the answer is %v, colocated %v", got, want)
+			}
+			l.idle(source)
+			l.idle(dst)
+		})
+	}
+}
