@@ -237,6 +237,9 @@ func TestLocalLaneBreaks(t *testing.T) {
 	if got := g.snd.Stats().Lane; got != "local" {
 		t.Errorf("the next handoff went over %q", got)
 	}
+	if l := a.Stats().Links[0]; l.Sent != 3<<20+1 || l.SendRate != 0 {
+		t.Errorf("%d bytes were sent at %g, expected all of them at no rate: none moved", l.Sent, l.SendRate)
+	}
 	if !bytes.Equal(u.Payload, p) {
 		t.Error("the unit changed after its lane was gone")
 	}

@@ -345,7 +345,7 @@ func (s *Sender) wrote(f *frame, wiped int, err error, measured func(int, time.D
 	switch {
 	case over && b.shared != nil && err == nil:
 		s.handOver(b)
-		measured = nil // no bytes moved
+		took = 0 // no bytes moved: it says nothing about the link
 	case over:
 		s.recycle(b)
 	}
