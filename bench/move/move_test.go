@@ -133,7 +133,7 @@ func TestEngine(t *testing.T) {
 		t.Skip("hundreds of megabytes")
 	}
 	cfg := config(t, Pages, Snapshot)
-	cfg.Plan.Runs = 1
+	cfg.Plan.Runs = 3
 	report, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,8 @@ func TestEngine(t *testing.T) {
 				t.Errorf("%s has a bar and is not judged", r.Name)
 			}
 		}
-		if strings.Contains(r.Name, "page: allocations") && r.Series[0].Max > 0 {
+		// What a page allocates is there in every turn; what the runtime does beside it is not.
+		if strings.Contains(r.Name, "page: allocations") && r.Series[0].Min > 0 {
 			t.Errorf("%s: %v", r.Name, r.Series[0].Values)
 		}
 	}
