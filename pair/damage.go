@@ -11,14 +11,15 @@ type Damage struct {
 	// Claim changes the identity that the source claims before the handoff, as workers do by
 	// registration; Identity the one that units and manifest carry.
 	Claim, Identity func(*state.Identity)
-	// Expected changes the binding for which the child makes a ticket.
+	// Expected changes the binding for which the side that waits makes a ticket: the child, with Sending.Pull
+	// this side.
 	Expected func(*state.Binding)
-	// Push changes the binding and the ticket with which this side comes. The ticket is a copy.
-	Push func(b *state.Binding, ticket *[]byte)
-	// Reopen closes this side's data plane and opens it again before it comes, as the same process: what it
-	// remembers of tickets and handoffs is gone, as with a thief of its identity.
+	// Come changes the binding and the ticket with which the other side comes. The ticket is a copy.
+	Come func(b *state.Binding, ticket *[]byte)
+	// Reopen closes the data plane of the side that comes and opens it again before, as the same process: what
+	// it remembers of tickets and handoffs is gone, as with a thief of its identity.
 	Reopen bool
-	// Expire waits until the ticket's time is over before it comes.
+	// Expire waits until the ticket's time is over before anybody comes.
 	Expire bool
 
 	// Payload changes a payload before it is sealed, so that checksums and digests are right. unit is

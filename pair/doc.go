@@ -26,6 +26,9 @@
 //	steps, err := p.Continue(ctx, 32)
 //	err = p.Clear(ctx)
 //
+// By default the order is destination-first: the child makes a ticket, and this side pushes. With
+// Sending.Pull it is source-first: this side makes one, and the child comes for the state.
+//
 // Host does the same steps in this process, for the local continuation and for control runs.
 //
 // Errors of the child arrive as *RemoteError, which matches the same sentinels with errors.Is as the

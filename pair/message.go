@@ -30,7 +30,7 @@ type request struct {
 	Open     *openRequest    `json:"open,omitempty"`
 	Place    *Layout         `json:"place,omitempty"`
 	Expect   *expectRequest  `json:"expect,omitempty"`
-	Await    string          `json:"await,omitempty"` // awaitReceived or awaitEnd
+	Await    string          `json:"await,omitempty"` // awaitOpened, awaitReceived or awaitEnd
 	Commit   bool            `json:"commit,omitempty"`
 	Abort    string          `json:"abort,omitempty"` // the reason
 	Continue int             `json:"continue,omitempty"`
@@ -43,6 +43,7 @@ type request struct {
 
 // The values of request.Await.
 const (
+	awaitOpened   = "opened"   // the stream is open, or the handoff ended
 	awaitReceived = "received" // everything is here and was validated, or the handoff ended
 	awaitEnd      = "end"      // the handoff ended and its transport is quiet
 )
@@ -66,6 +67,17 @@ type expectRequest struct {
 	Identity []byte `json:"identity"`
 	// Hold keeps the child from committing before it is told to.
 	Hold bool `json:"hold,omitempty"`
+	// Pull lets the child come for the state; nil lets it make a ticket and wait. It is answered when the stream
+	// is open or the handoff ended.
+	Pull *pullRequest `json:"pull,omitempty"`
+}
+
+// pullRequest says with what and to whom the child comes.
+type pullRequest struct {
+	Ticket []byte        `json:"ticket"`
+	From   wire.Endpoint `json:"from"`
+	// Reopen closes the child's data plane and opens it again before, as the same process.
+	Reopen bool `json:"reopen,omitempty"`
 }
 
 type prefillRequest struct {

@@ -129,7 +129,7 @@ func TestContinuesInTheOtherProcess(t *testing.T) {
 				if m.First != x.First || m.Bytes != x.Bytes() || uint64(m.Bytes) != m.Received.Bytes || string(s.Lane) != m.Wire.Lane {
 					t.Errorf("%s: %d bytes of %d over %q, first token equal: %v", name, m.Bytes, x.Bytes(), m.Wire.Lane, m.First == x.First)
 				}
-				if m.Received.Import <= 0 || m.Received.Hash <= 0 || m.Total <= 0 || m.Seal <= 0 || m.Tail <= 0 {
+				if m.Open <= 0 || m.Received.Import <= 0 || m.Received.Hash <= 0 || m.Total <= 0 || m.Seal <= 0 || m.Tail <= 0 {
 					t.Errorf("%s: not everything was timed: %+v", name, m)
 				}
 				got, err := p.State(t.Context())
@@ -144,12 +144,17 @@ func TestContinuesInTheOtherProcess(t *testing.T) {
 			}
 			for _, lane := range both {
 				check(fmt.Sprint("held ", lane), Sending{Export: x, Lane: lane})
+				check(fmt.Sprint("pulled ", lane), Sending{Export: x, Lane: lane, Pull: true})
 				if err := h.Clear(); err != nil {
 					t.Fatal(err)
 				}
 				// The pages of 100 tokens never end where chunks of 64 do.
 				check(fmt.Sprint("while computed ", lane), Sending{Host: h, Prompt: x.Prompt, PageTokens: 100, Chunk: 64, Lane: lane})
 				check(fmt.Sprint("out of the engine ", lane), Sending{Host: h, Prompt: x.Prompt, PageTokens: 100, Lane: lane})
+				check(fmt.Sprint("pulled out of the engine ", lane), Sending{Host: h, Prompt: x.Prompt, PageTokens: 100, Lane: lane, Pull: true})
+				if _, err := p.Send(t.Context(), Sending{Host: h, Prompt: x.Prompt, PageTokens: 100, Chunk: 64, Lane: lane, Pull: true}); !errors.Is(err, ErrCall) {
+					t.Errorf("pulled while it is computed: %v", err)
+				}
 			}
 			if len(x.Pages) > 0 {
 				order := []int{6, 0, 3, 1, 5, 2, 4, 7}[:len(x.Pages)]
@@ -238,41 +243,56 @@ func TestRefusals(t *testing.T) {
 		b      state.Binding
 		ticket []byte
 	}
+	reuse := func(b *state.Binding, ticket *[]byte) { *b, *ticket = used.b, used.ticket }
 	for _, c := range []struct {
 		name        string
 		damage      Damage
 		source      error
 		destination error
+		pull        bool
 	}{
-		{"claimed identity", Damage{Claim: func(id *state.Identity) { id.Weights[0] ^= 1 }}, nil, state.ErrIdentity},
-		{"carried identity", Damage{Identity: func(id *state.Identity) { id.EngineBuild = "other" }}, wire.ErrCancelled, state.ErrIdentity},
+		{"claimed identity", Damage{Claim: func(id *state.Identity) { id.Weights[0] ^= 1 }}, nil, state.ErrIdentity, false},
+		{"carried identity", Damage{Identity: func(id *state.Identity) { id.EngineBuild = "other" }}, wire.ErrCancelled, state.ErrIdentity, false},
 		{"payload bit", Damage{Sealed: func(n int, _ *state.UnitHeader, b []byte) []byte {
 			if n == 1 {
 				b[len(b)-1] ^= 1
 			}
 			return b
-		}}, wire.ErrChecksum, wire.ErrChecksum},
-		{"page left out", Damage{Skip: func(n int) bool { return n == 1 }}, wire.ErrCancelled, engine.ErrOutOfOrder},
-		{"page twice", Damage{Twice: func(n int) bool { return n == 1 }}, wire.ErrCancelled, state.ErrDuplicateUnit},
-		{"page again", Damage{Again: func(n int) bool { return n == 1 }}, wire.ErrCancelled, state.ErrOverlap},
-		{"manifest cut", Damage{ManifestBytes: func(b []byte) []byte { return b[:len(b)-9] }}, wire.ErrCancelled, state.ErrTruncated},
-		{"wrong ticket", Damage{Push: func(_ *state.Binding, ticket *[]byte) { (*ticket)[3] ^= 1 }}, wire.ErrTicket, ErrAborted},
-		{"cancelled by the source", Damage{At: stop(BeforePage, 1, CancelSource)}, nil, wire.ErrCancelled},
-		{"cancelled by the destination", Damage{At: stop(BeforeSnapshot, 0, CancelPeer)}, wire.ErrCancelled, ErrAborted},
-		{"connection lost", Damage{At: stop(BeforeManifest, 0, Disconnect)}, wire.ErrClosed, errLost},
-		{"connection lost with everything there", Damage{At: stop(BeforeCommit, 0, Disconnect)}, wire.ErrClosed, ErrAborted},
-		{"expired ticket", Damage{Expire: true}, wire.ErrTicketExpired, wire.ErrTicketExpired},
-		{"used ticket", Damage{Reopen: true, Push: func(b *state.Binding, ticket *[]byte) { *b, *ticket = used.b, used.ticket }}, wire.ErrTicketUsed, ErrAborted},
+		}}, wire.ErrChecksum, wire.ErrChecksum, false},
+		{"page left out", Damage{Skip: func(n int) bool { return n == 1 }}, wire.ErrCancelled, engine.ErrOutOfOrder, false},
+		{"page twice", Damage{Twice: func(n int) bool { return n == 1 }}, wire.ErrCancelled, state.ErrDuplicateUnit, false},
+		{"page again", Damage{Again: func(n int) bool { return n == 1 }}, wire.ErrCancelled, state.ErrOverlap, false},
+		{"manifest cut", Damage{ManifestBytes: func(b []byte) []byte { return b[:len(b)-9] }}, wire.ErrCancelled, state.ErrTruncated, false},
+		{"wrong ticket", Damage{Come: func(_ *state.Binding, ticket *[]byte) { (*ticket)[3] ^= 1 }}, wire.ErrTicket, ErrAborted, false},
+		{"cancelled by the source", Damage{At: stop(BeforePage, 1, CancelSource)}, nil, wire.ErrCancelled, false},
+		{"cancelled by the destination", Damage{At: stop(BeforeSnapshot, 0, CancelPeer)}, wire.ErrCancelled, ErrAborted, false},
+		{"connection lost", Damage{At: stop(BeforeManifest, 0, Disconnect)}, wire.ErrClosed, errLost, false},
+		{"connection lost with everything there", Damage{At: stop(BeforeCommit, 0, Disconnect)}, wire.ErrClosed, ErrAborted, false},
+		{"expired ticket", Damage{Expire: true}, wire.ErrTicketExpired, wire.ErrTicketExpired, false},
+		{"used ticket", Damage{Reopen: true, Come: reuse}, wire.ErrTicketUsed, ErrAborted, false},
+		{"pulled: claimed identity", Damage{Claim: func(id *state.Identity) { id.Weights[0] ^= 1 }}, nil, state.ErrIdentity, true},
+		{"pulled: payload bit", Damage{Sealed: func(n int, _ *state.UnitHeader, b []byte) []byte {
+			b[len(b)-1] ^= 1
+			return b
+		}}, wire.ErrChecksum, wire.ErrChecksum, true},
+		{"pulled: wrong ticket", Damage{Come: func(_ *state.Binding, ticket *[]byte) { (*ticket)[3] ^= 1 }}, nil, wire.ErrTicket, true},
+		{"pulled: used ticket", Damage{Reopen: true, Come: reuse}, nil, wire.ErrTicketUsed, true},
+		{"pulled: used ticket of before, not forgotten", Damage{Come: reuse}, nil, wire.ErrDuplicate, true},
+		{"pulled: expired ticket", Damage{Expire: true}, wire.ErrTicketExpired, wire.ErrTicketExpired, true},
+		{"pulled: earlier source", Damage{Expected: func(b *state.Binding) { b.Source.Incarnation-- }}, wire.ErrStale, nil, true},
+		{"pulled: cancelled by the source", Damage{At: stop(BeforePage, 0, CancelSource)}, nil, wire.ErrCancelled, true},
+		{"pulled: cancelled by the destination", Damage{At: stop(BeforeCommit, 0, CancelPeer)}, wire.ErrCancelled, ErrAborted, true},
+		{"pulled: connection lost", Damage{At: stop(BeforePage, 1, Disconnect)}, wire.ErrClosed, errLost, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.name == "used ticket" {
-				remember := Damage{Push: func(b *state.Binding, ticket *[]byte) { used.b, used.ticket = *b, slices.Clone(*ticket) }}
-				if _, err := p.Send(t.Context(), Sending{Export: x, Damage: &remember}); err != nil {
+			if strings.HasSuffix(c.name, "used ticket") {
+				remember := Damage{Come: func(b *state.Binding, ticket *[]byte) { used.b, used.ticket = *b, slices.Clone(*ticket) }}
+				if _, err := p.Send(t.Context(), Sending{Export: x, Damage: &remember, Pull: c.pull}); err != nil {
 					t.Fatal(err)
 				}
 				idle(t, p)
 			}
-			s := Sending{Export: x, Damage: &c.damage}
+			s := Sending{Export: x, Damage: &c.damage, Pull: c.pull}
 			if c.damage.Expire {
 				s.Budget = 50 * time.Millisecond
 			}
@@ -293,7 +313,7 @@ func TestRefusals(t *testing.T) {
 			if err := p.Idle(t.Context()); err != nil { // before anything is cleared
 				t.Error(err)
 			}
-			if _, err := p.Send(t.Context(), Sending{Export: x}); err != nil {
+			if _, err := p.Send(t.Context(), Sending{Export: x, Pull: c.pull}); err != nil {
 				t.Fatalf("the next handoff: %v", err)
 			}
 			if got, err := p.State(t.Context()); err != nil || got != sum {

@@ -127,11 +127,12 @@ func (p *peer) serveWaiting() bool {
 	if w == nil {
 		return true
 	}
-	done := p.handoff.ended() || w.Await == awaitReceived && p.handoff.received
+	r := p.handoff
+	done := r.ended() || w.Await == awaitOpened && r.opened || w.Await == awaitReceived && r.received
 	a := &reply{ID: w.ID}
 	switch {
 	case done:
-		a.Received = p.handoff.report()
+		a.Received = r.report()
 	case time.Now().After(w.until):
 		a.Err = remote(fmt.Errorf("%w: the handoff is not at %q after %v", ErrTimeout, w.Await, w.Within))
 	default:
@@ -175,7 +176,11 @@ func (p *peer) answer(q request, a *reply) error {
 		}
 		return p.host.Place(*q.Place)
 	case q.Expect != nil:
-		return p.expect(q.Expect, a)
+		if err := p.expect(q.Expect, a); err != nil || q.Expect.Pull == nil {
+			return err
+		}
+		q.Await = awaitOpened
+		p.waiting = &waiting{q, time.Now().Add(q.Within)}
 	case q.Await != "":
 		if p.handoff == nil || q.Await != awaitReceived && q.Await != awaitEnd {
 			return fmt.Errorf("%w: there is no handoff to wait for", ErrCall)
@@ -264,21 +269,33 @@ func (p *peer) close() error {
 		p.handoff.abort("closed")
 		p.handoff = nil
 	}
+	err := errors.Join(p.closeNodes(), p.engine.Close())
+	p.engine, p.host = nil, Host{}
+	return err
+}
+
+// closeNodes closes the data plane.
+func (p *peer) closeNodes() error {
 	// Events of the wire may wait for this goroutine, and the node for them.
 	done := make(chan error, 1)
 	go func(ns nodes) { done <- ns.close() }(p.nodes)
-	var err error
-	for wait := true; wait; {
+	p.nodes = nil
+	for {
 		select {
 		case f := <-p.box:
 			f()
-		case err = <-done:
-			wait = false
+		case err := <-done:
+			return err
 		}
 	}
-	err = errors.Join(err, p.engine.Close())
-	p.engine, p.host, p.nodes = nil, Host{}, nil
-	return err
+}
+
+// reopen opens the data plane anew as the process that it was.
+func (p *peer) reopen() error {
+	err := p.closeNodes()
+	ns, opened := listen(p.id, p.incarnation, &p.transport)
+	p.nodes = ns
+	return errors.Join(err, opened)
 }
 
 func (p *peer) stats() *Stats {

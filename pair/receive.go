@@ -24,6 +24,7 @@ type receiving struct {
 	digester *state.Digester // of the stream's goroutine
 	hash     time.Duration   // same, until quiet
 
+	opened       bool // the stream is open
 	received     bool // everything is here and valid
 	active       bool
 	err          error
@@ -37,6 +38,7 @@ type receiving struct {
 // ended reports whether nothing more can happen.
 func (r *receiving) ended() bool { return r.quiet }
 
+// expect makes ready for a handoff: with a ticket for the source, or by going to it.
 func (p *peer) expect(q *expectRequest, a *reply) error {
 	if p.handoff != nil && !p.handoff.quiet {
 		return fmt.Errorf("%w: the handoff before has not ended", ErrCall)
@@ -45,6 +47,11 @@ func (p *peer) expect(q *expectRequest, a *reply) error {
 	b, err := state.DecodeBinding(q.Binding, &lim)
 	if err != nil {
 		return err
+	}
+	if q.Pull != nil && q.Pull.Reopen {
+		if err := p.reopen(); err != nil {
+			return err
+		}
 	}
 	node := p.nodes[q.Lane]
 	if node == nil {
@@ -64,7 +71,7 @@ func (p *peer) expect(q *expectRequest, a *reply) error {
 	}
 	imp.Scanned()
 	r.imp = imp
-	r.rcv, err = node.Expect(b, wire.ReceiverEvents{
+	events := wire.ReceiverEvents{
 		// Hashed while they arrive, and looked through, on the stream's goroutine, so that the owner only
 		// imports.
 		Piece: func(h *state.UnitHeader, off int, piece []byte) {
@@ -81,6 +88,7 @@ func (p *peer) expect(q *expectRequest, a *reply) error {
 				u.Release()
 			}
 		},
+		Opened:    func() { p.post(func() { r.opened = true }) },
 		Manifest:  func(m []byte) { p.post(func() { r.manifest(m) }) },
 		Committed: func(wire.Outcome) { p.post(func() { r.acknowledged = true }) },
 		Failed:    func(err error) { p.post(func() { r.fail(err) }) },
@@ -90,12 +98,20 @@ func (p *peer) expect(q *expectRequest, a *reply) error {
 				r.quiet = true
 			})
 		},
-	})
+	}
+	var ticket []byte
+	if q.Pull != nil {
+		ticket = q.Pull.Ticket
+		r.rcv, err = node.Pull(b, q.Pull.From, ticket, events)
+	} else if r.rcv, err = node.Expect(b, events); err == nil {
+		ticket = r.rcv.Ticket()
+		a.Ticket, a.Endpoint = ticket, node.Endpoint()
+	}
 	if err != nil {
 		_ = imp.Discard()
 		return err
 	}
-	key := state.DeriveKey(r.rcv.Ticket(), b)
+	key := state.DeriveKey(ticket, b)
 	r.digester = state.NewDigester(key) // before the grant: the stream reads it only after
 	r.asm, err = state.NewAssembly(state.Expect{
 		Identity: p.identity, Binding: b, Parts: []state.Inventory{p.engine.Info().Inventory},
@@ -108,7 +124,6 @@ func (p *peer) expect(q *expectRequest, a *reply) error {
 	}
 	p.handoff = r
 	r.rcv.Grant()
-	a.Ticket, a.Endpoint = r.rcv.Ticket(), node.Endpoint()
 	return nil
 }
 

@@ -2,15 +2,12 @@ package pair
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/wire"
 )
@@ -34,6 +31,9 @@ type Sending struct {
 	Lane wire.LaneMode
 	// Order is the order in which pages leave, as indices; nil is ascending. Not with Chunk.
 	Order []int
+	// Pull is the source-first order: this side offers the state, which is computed by then, with a ticket of its
+	// own, and the child comes for it. By default the child waits with a ticket, and this side comes. Not with Chunk.
+	Pull bool
 	// Budget is the binding's deadline [5m].
 	Budget time.Duration
 	// Damage changes what is sent; nil sends what is true.
@@ -49,13 +49,13 @@ type Moved struct {
 	Early int64
 	// First is the token that the child's first step consumes.
 	First engine.Token
-	// Open is the time from the push to the peer's answer, Export that spent in the engine (or copying an
-	// Export), Seal that spent on headers and checksums
-	// (keyed digests are computed while units travel), Blocked that spent waiting for
-	// Compute that of Chunk's prefill. All on the caller's goroutine.
+	// Open is the time from the push, with Pull from the child's pull, to the peer's answer, Export that spent in
+	// the engine (or copying an Export), Seal that spent on headers and checksums (keyed digests are computed
+	// while units travel), Blocked that spent waiting for room, Compute that of Chunk's prefill. All but Open on
+	// the caller's goroutine.
 	Open, Export, Seal, Blocked, Compute time.Duration
-	// Total is the time from the push to the commit's arrival; Tail is that from the end of the prefill, or
-	// without Chunk from the last unit's queueing, to there.
+	// Total is the time from the push, with Pull from where the child is told to come, to the commit's arrival;
+	// Tail is that from the end of the prefill, or without Chunk from the last unit's queueing, to there.
 	Total, Tail time.Duration
 	// Wire is what this end of the stream measured, Received what the child says.
 	Wire     wire.Stats
@@ -83,7 +83,7 @@ type sending struct {
 	failure             error // valid once quiesced is closed
 	stopped             bool  // by an action of Damage: nothing more is sent
 
-	began, end time.Time // of the push; of the last unit or of the prefill
+	began, end time.Time // of the push or pull; of the last unit or of the prefill
 	m          Moved
 }
 
@@ -112,12 +112,13 @@ func (p *Pair) Send(ctx context.Context, s Sending) (*Moved, error) {
 	if err := x.check(); err != nil {
 		return nil, err
 	}
-	ticket, to, err := x.expect()
-	if err != nil {
-		return nil, &HandoffError{Destination: err}
+	x.bind()
+	open := x.push
+	if x.Pull {
+		open = x.pull
 	}
-	if err := x.push(ticket, to); err != nil {
-		return nil, x.settle(err)
+	if err := open(); err != nil {
+		return nil, err
 	}
 	if err := x.stream(); err != nil && !errors.Is(err, errEnded) {
 		x.snd.Abort("export failed")
@@ -140,6 +141,8 @@ func (x *sending) check() error {
 		return fmt.Errorf("%w: pages of %d tokens of a prompt of %d", ErrCall, x.PageTokens, len(x.Prompt))
 	case x.Chunk > 0 && x.Order != nil:
 		return fmt.Errorf("%w: pages leave in the order in which they are computed", ErrCall)
+	case x.Chunk > 0 && x.Pull:
+		return fmt.Errorf("%w: a prompt is computed before its state is pulled", ErrCall)
 	}
 	if x.Lane == "" {
 		x.Lane = d.Transport.Lanes[0]
@@ -176,93 +179,6 @@ func (x *sending) pages() int {
 	return (len(x.prompt) + x.PageTokens - 1) / x.PageTokens
 }
 
-// expect makes the child wait for this handoff.
-func (x *sending) expect() (ticket []byte, to wire.Endpoint, err error) {
-	var entropy [10]byte
-	_, _ = rand.Read(entropy[:])
-	p := x.p
-	id := handoff.Mint(uint64(time.Now().UnixMilli()), entropy)
-	x.b = state.Binding{
-		Handoff: id, Request: "pair-" + id.String(), Tenant: "pair", Deadline: x.Budget,
-		Source:      state.Peer{Worker: sourceName, Incarnation: p.incarnation},
-		Destination: state.Peer{Worker: p.peerName, Incarnation: p.peerInc},
-	}
-	identity := x.identity()
-	claimed := identity
-	if x.Damage.Claim != nil {
-		x.Damage.Claim(&claimed)
-	}
-	expected := x.b
-	if x.Damage.Expected != nil {
-		x.Damage.Expected(&expected)
-	}
-	a, err := p.call(x.ctx, request{Expect: &expectRequest{
-		Binding: expected.Encode(), Lane: x.Lane, Tokens: uint32(len(x.prompt)), Identity: claimed.Encode(), Hold: x.Damage.At != nil,
-	}})
-	if err != nil {
-		return nil, to, err
-	}
-	key := state.DeriveKey(a.Ticket, x.b)
-	x.sealer = state.NewSealer(state.SealerConfig{
-		Handoff: x.b.Handoff, Identity: x.sealed(identity), Inventory: x.inv,
-		Codec: state.CodecLlamaSeq, Key: key, Limits: limits(&p.info.Transport),
-	})
-	if d := x.Damage; d.Sealed == nil && d.Skip == nil && d.Twice == nil {
-		x.hasher = state.NewDigester(key)
-		x.sealer.Defer()
-	}
-	return a.Ticket, a.Endpoint, nil
-}
-
-func (x *sending) identity() state.Identity {
-	if x.Sending.Export != nil {
-		return x.Sending.Export.Identity
-	}
-	return x.Host.Engine.Info().Identity
-}
-
-// sealed is the identity that units and manifest carry.
-func (x *sending) sealed(id state.Identity) state.Identity {
-	if x.Damage.Identity != nil {
-		x.Damage.Identity(&id)
-	}
-	return id
-}
-
-// push dials the child.
-func (x *sending) push(ticket []byte, to wire.Endpoint) error {
-	b := x.b
-	ticket = slices.Clone(ticket)
-	if x.Damage.Reopen {
-		if err := errors.Join(x.p.nodes.close(), x.p.reopen()); err != nil {
-			return err
-		}
-	}
-	if x.Damage.Expire {
-		if _, err := x.p.call(x.ctx, request{Await: awaitEnd}); err != nil {
-			return err
-		}
-	}
-	if x.Damage.Push != nil {
-		x.Damage.Push(&b, &ticket)
-	}
-	x.began = time.Now()
-	var err error
-	x.snd, err = x.p.nodes[x.Lane].Push(b, to, ticket, wire.SenderEvents{
-		Room: func() {
-			select {
-			case x.room <- struct{}{}:
-			default:
-			}
-		},
-		Committed: func(wire.Outcome) { close(x.committed) },
-		Opened:    func() { close(x.opened) },
-		Failed:    func(err error) { x.failure = err },
-		Quiesced:  func() { close(x.quiesced) },
-	})
-	return err
-}
-
 // finish waits for the commit and for both ends to be quiet.
 func (x *sending) finish() (*Moved, error) {
 	select {
@@ -279,6 +195,9 @@ func (x *sending) finish() (*Moved, error) {
 	}
 	x.m.Wire, x.m.First = x.snd.Stats(), x.first
 	x.m.Bytes, x.m.Open = x.m.Wire.Bytes, x.m.Wire.Open
+	if x.Pull {
+		x.m.Open = x.m.Received.Wire.Open
+	}
 	return &x.m, nil
 }
 

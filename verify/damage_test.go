@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -157,6 +158,32 @@ func TestSealedDamageIsCaught(t *testing.T) {
 	}
 }
 
+// In a source-first cell the destination comes with the ticket, and its state is compared as in any other.
+func TestSourceFirst(t *testing.T) {
+	r, p := openRunner(t, tiny.Llama)
+	p.SourceFirst = true
+	if c, err := r.cellStatus(p); err != nil || c.Status != Passed || !c.Compared.Controlled {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	r.o.damage = func(*runner, Params) *pair.Damage {
+		return &pair.Damage{Come: func(_ *state.Binding, ticket *[]byte) { (*ticket)[0] ^= 1 }}
+	}
+	_, err := r.cellStatus(p)
+	if both := (*pair.HandoffError)(nil); !errors.As(err, &both) || both.Source != nil || !errors.Is(both.Destination, wire.ErrTicket) {
+		t.Errorf("a wrong ticket: %v", err)
+	}
+	r.o.damage = func(r *runner, _ Params) *pair.Damage {
+		return &pair.Damage{Payload: func(u int, b []byte) {
+			if u == 1 {
+				bit(b, r.sourceEngine.Schema().PageRegions(64)[0])
+			}
+		}}
+	}
+	if _, err := r.cellStatus(p); err == nil || !strings.Contains(err.Error(), "re-exported") {
+		t.Errorf("one bit of a page: %v", err)
+	}
+}
+
 // A control run that gives other bits does not explain anything.
 func TestControlMustAgree(t *testing.T) {
 	r, p := openRunner(t, tiny.Llama)
@@ -224,7 +251,7 @@ func TestRefusalCellsNotice(t *testing.T) {
 	}
 	none := func(*refuser) *pair.Damage { return &pair.Damage{} }
 	wrong := func(*refuser) *pair.Damage {
-		return &pair.Damage{Push: func(_ *state.Binding, ticket *[]byte) { (*ticket)[0] ^= 1 }}
+		return &pair.Damage{Come: func(_ *state.Binding, ticket *[]byte) { (*ticket)[0] ^= 1 }}
 	}
 	for _, c := range []struct {
 		name, want string
@@ -240,6 +267,15 @@ func TestRefusalCellsNotice(t *testing.T) {
 		if err := r.peer.Clear(r.ctx); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := r.refuse(&damaged{damage: none, pull: true}, wire.LaneTLS, &Result{}); err == nil || !strings.Contains(err.Error(), "not refused") {
+		t.Errorf("pulled: not refused: %v", err)
+	}
+	if err := r.peer.Clear(r.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.refuse(&damaged{damage: wrong, pull: true, destination: []error{wire.ErrTicket}}, wire.LaneTLS, &Result{}); err != nil {
+		t.Errorf("pulled: it is not the destination that is refused: %v", err)
 	}
 	r.refuser.state.Digest[0] ^= 1
 	if err := r.refuse(&damaged{damage: wrong}, wire.LaneTLS, &Result{}); err == nil || !strings.Contains(err.Error(), "another state") {

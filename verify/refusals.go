@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-llm/tandem/engine"
@@ -14,7 +15,7 @@ import (
 
 // refusals lists all refusal cells. Building it costs nothing.
 func refusals() []damaged {
-	return slices.Concat(mismatches(), headers(), payloads(), sequences(), tickets(), cancels())
+	return slices.Concat(mismatches(), headers(), payloads(), sequences(), tickets(), cancels(), pulls())
 }
 
 // told is what a source hears whose destination refuses what it got.
@@ -258,14 +259,14 @@ func tickets() []damaged {
 		{
 			name: "wrong ticket", source: []error{wire.ErrTicket}, destination: []error{pair.ErrAborted},
 			damage: func(*refuser) *pair.Damage {
-				return &pair.Damage{Push: func(_ *state.Binding, ticket *[]byte) { (*ticket)[0] ^= 1 }}
+				return &pair.Damage{Come: func(_ *state.Binding, ticket *[]byte) { (*ticket)[0] ^= 1 }}
 			},
 		},
 		{
 			name: "reused ticket", source: []error{wire.ErrTicketUsed}, destination: []error{pair.ErrAborted},
 			damage: func(f *refuser) *pair.Damage {
-				b, ticket, err := f.used()
-				return &pair.Damage{Reopen: true, Push: func(own *state.Binding, t *[]byte) {
+				b, ticket, err := f.used(false)
+				return &pair.Damage{Reopen: true, Come: func(own *state.Binding, t *[]byte) {
 					if err == nil {
 						*own, *t = b, ticket
 					}
@@ -280,7 +281,7 @@ func tickets() []damaged {
 		{
 			name: "stale incarnation of the destination", source: []error{wire.ErrStale}, destination: []error{pair.ErrAborted},
 			damage: func(*refuser) *pair.Damage {
-				return &pair.Damage{Push: func(b *state.Binding, _ *[]byte) { b.Destination.Incarnation-- }}
+				return &pair.Damage{Come: func(b *state.Binding, _ *[]byte) { b.Destination.Incarnation-- }}
 			},
 		},
 		{
@@ -299,9 +300,9 @@ func tickets() []damaged {
 }
 
 // used makes a good handoff and returns its binding and ticket, which are worth nothing any more.
-func (f *refuser) used() (b state.Binding, ticket []byte, err error) {
-	keep := &pair.Damage{Push: func(own *state.Binding, t *[]byte) { b, ticket = *own, slices.Clone(*t) }}
-	if _, err = f.r.peer.Send(f.r.ctx, pair.Sending{Export: f.good, Lane: f.lane, Damage: keep}); err == nil {
+func (f *refuser) used(pull bool) (b state.Binding, ticket []byte, err error) {
+	keep := &pair.Damage{Come: func(own *state.Binding, t *[]byte) { b, ticket = *own, slices.Clone(*t) }}
+	if _, err = f.r.peer.Send(f.r.ctx, pair.Sending{Export: f.good, Lane: f.lane, Pull: pull, Damage: keep}); err == nil {
 		err = f.r.peer.Clear(f.r.ctx)
 	}
 	return b, ticket, err
@@ -349,6 +350,45 @@ func cancels() []damaged {
 			}
 			list = append(list, d)
 		}
+	}
+	return list
+}
+
+// pulls: the source-first order. It is the destination that comes with a ticket, and that is refused; what it gets
+// is checked by the same code as in the other order, so the other kinds of damage are not repeated.
+func pulls() []damaged {
+	list := []damaged{
+		{
+			name: "wrong ticket", destination: []error{wire.ErrTicket},
+			damage: func(*refuser) *pair.Damage {
+				return &pair.Damage{Come: func(_ *state.Binding, ticket *[]byte) { (*ticket)[0] ^= 1 }}
+			},
+		},
+		{
+			name: "reused ticket", destination: []error{wire.ErrTicketUsed},
+			damage: func(f *refuser) *pair.Damage {
+				b, ticket, err := f.used(true)
+				return &pair.Damage{Reopen: true, Come: func(own *state.Binding, t *[]byte) {
+					if err == nil {
+						*own, *t = b, ticket
+					}
+				}}
+			},
+		},
+		{
+			name: "expired ticket", budget: 50 * time.Millisecond,
+			source: []error{wire.ErrTicketExpired}, destination: []error{wire.ErrTicketExpired},
+			damage: func(*refuser) *pair.Damage { return &pair.Damage{Expire: true} },
+		},
+	}
+	for _, d := range cancels() {
+		first := strings.HasSuffix(d.name, "before the first page") || strings.HasSuffix(d.name, "before the commit")
+		if first && strings.HasPrefix(d.name, "cancelled") {
+			list = append(list, d)
+		}
+	}
+	for i := range list {
+		list[i].name, list[i].pull = sourceFirst+"/"+list[i].name, true
 	}
 	return list
 }
