@@ -4,7 +4,7 @@
 // Run prefills a prompt in this process, exports its state, lets the local engine go on, hands the
 // export to a child process over the real data plane (package pair), lets that one go on too, and
 // compares. It does so for every cell of a matrix: prompt lengths, chunk and page sizes, KV types,
-// order of pages, lanes, and what else lies in the destination's engine. One prefill serves all
+// order of pages, lanes, what else lies in the destination's engine, and which side comes to the other. One prefill serves all
 // cells that share length, KV type and chunk size, because these change bits in plain local runs.
 //
 // # What a cell asserts

@@ -83,7 +83,7 @@ func (r *runner) importCell(p Params, c *Result) error {
 		return fmt.Errorf("placing %s: %w", p.Placement, err)
 	}
 	order := r.order(p, ref)
-	s := pair.Sending{Export: ref.exports[p.Page], Order: order, Lane: p.Lane}
+	s := pair.Sending{Export: ref.exports[p.Page], Order: order, Lane: p.Lane, Pull: p.SourceFirst}
 	if p.Source == Live {
 		if err := r.source.Clear(); err != nil {
 			return err

@@ -52,13 +52,21 @@ type Params struct {
 	Placement Placement `json:"placement"`
 	// Source says whether the state is sent from memory or while it is computed.
 	Source string `json:"source"`
+	// SourceFirst says that the destination comes for the state of a computed prompt. Otherwise it waits for it.
+	SourceFirst bool `json:"source_first,omitempty"`
 }
+
+// sourceFirst is the part of names that says it.
+const sourceFirst = "source-first"
 
 // Name is the cell's stable name, for --match.
 func (p Params) Name() string {
 	parts := []string{fmt.Sprint(p.Tokens), p.KVType, fmt.Sprint("chunk ", p.Chunk), fmt.Sprint("page ", p.Page), p.Order, string(p.Lane), string(p.Placement)}
 	if p.Source == Live {
 		parts = append(parts, Live)
+	}
+	if p.SourceFirst {
+		parts = append(parts, sourceFirst)
 	}
 	return strings.Join(parts, "/")
 }

@@ -101,9 +101,9 @@ func TestPlan(t *testing.T) {
 				lanes[fmt.Sprint(c.Params.Tokens, c.Params.Lane)] = true
 			}
 		}
-		full := 3*2*3*2*2*5 + 3*2*2 // kv × chunk × page × order × lane × placement, and live ones
+		full := 3*2*3*2*2*5 + 3*2*2 + 3*3*2 // kv × chunk × page × order × lane × placement, live ones, source-first ones
 		if arch == tiny.Mamba2 {
-			full = 2*2*3 + 2*2
+			full = 2*2*3 + 2*2 + 2
 		}
 		if n := cells[1024]; n < full || n > full+20 {
 			t.Errorf("%s: %d cells of 1024 tokens, the product has %d", arch, n, full)
@@ -121,10 +121,70 @@ func TestPlan(t *testing.T) {
 		if cells[32768] != 2 || cells[65536] != hybrid || !lanes["32768tls"] || !lanes["32768quic"] {
 			t.Errorf("%s: %d cells of 32768 tokens and %d of 65536", arch, cells[32768], cells[65536])
 		}
-		for _, name := range []string{"prefix-assisted", "source-first", "MTP", "suffix speculation", "refusal/quic/wrong ticket", "refusal/" + residue} {
+		for _, name := range []string{"prefix-assisted", "MTP", "suffix speculation", "refusal/quic/wrong ticket", "refusal/" + residue} {
 			if !names[name] {
 				t.Errorf("%s: no cell %q", arch, name)
 			}
+		}
+	}
+}
+
+// The source-first order has cells of its own, beside those of the other order, whose names stay.
+func TestSourceFirstCells(t *testing.T) {
+	refusals := []string{
+		"wrong ticket", "reused ticket", "expired ticket", "cancelled by the source before the first page",
+		"cancelled by the destination before the first page", "cancelled by the source before the commit",
+		"cancelled by the destination before the commit",
+	}
+	full := func(tokens string, kvs, pages []string) []string {
+		var list []string
+		for _, kv := range kvs {
+			for _, page := range pages {
+				for _, lane := range []string{"tls", "quic"} {
+					list = append(list, fmt.Sprintf("%s/%s/chunk 128/page %s/in order/%s/alone/source-first", tokens, kv, page, lane))
+				}
+			}
+		}
+		return list
+	}
+	kvs, pages := []string{"f16", "bf16", "q8_0"}, []string{"128", "500", "512"}
+	for _, c := range []struct {
+		arch  tiny.Arch
+		quick bool
+		want  []string
+	}{
+		{tiny.Llama, false, append(full("1024", kvs, pages), full("8192", kvs[:1], pages[:1])...)},
+		{tiny.Gemma3, false, slices.Concat(full("512", kvs[:1], pages[:1]), full("1024", kvs, pages), full("8192", kvs[:1], pages[:1]))},
+		{tiny.Mamba2, false, append(full("1024", kvs[:1], pages[:1]), full("8192", kvs[:1], pages[:1])...)},
+		{tiny.Mamba2, true, []string{"512/f16/chunk 64/page 64/in order/tls/alone/source-first"}},
+		{tiny.NemotronHMoE, true, []string{"512/f16/chunk 64/page 64/in order/tls/alone/source-first"}},
+	} {
+		p := planned(t, c.arch, 0, func(o *Options) { o.Quick = c.quick })
+		var got, refused, want []string
+		for i := range p.cells {
+			cell := &p.cells[i]
+			switch {
+			case cell.Status != "" || !strings.Contains(cell.Name, "source-first"):
+			case cell.Kind == KindRefusal:
+				refused = append(refused, cell.Name)
+			case cell.Params == nil || !cell.Params.SourceFirst || !cell.Params.controlled(0):
+				t.Errorf("%s: %s has the parameters %+v", c.arch, cell.Name, cell.Params)
+			default:
+				got = append(got, cell.Name)
+			}
+		}
+		if d := cmp.Diff(c.want, got); d != "" {
+			t.Errorf("%s, quick %v: %s", c.arch, c.quick, d)
+		}
+		for _, lane := range []string{"tls", "quic"} {
+			for _, name := range refusals {
+				if c.arch != tiny.Mamba2 || !strings.HasSuffix(name, "page") {
+					want = append(want, "refusal/"+lane+"/source-first/"+name)
+				}
+			}
+		}
+		if d := cmp.Diff(want, refused); d != "" {
+			t.Errorf("%s, quick %v: %s", c.arch, c.quick, d)
 		}
 	}
 }

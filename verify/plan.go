@@ -53,7 +53,6 @@ func newPlan(o *Options, file *model.Model, memory int64) (*plan, error) {
 	p.refusals()
 	for _, l := range []struct{ name, why string }{
 		{"prefix-assisted", "prompts that continue a cached prefix are not built yet"},
-		{"source-first", "handoffs that the destination pulls after prefill are not built yet"},
 		{"MTP", model.MTPNotBuilt},
 		{"suffix speculation", model.MTPNotBuilt},
 	} {
@@ -117,11 +116,18 @@ func (p *plan) length(n int, kvs []string) {
 			p.cell(b.at(n, v))
 		}
 		p.live(n, a)
+		p.sourceFirst(n, a)
 	case n <= pairwiseUpTo:
 		p.pairwise(n, a)
 		if n <= fullUpTo {
 			p.live(n, axes{kv: kvs[:1], chunk: chunks[:1], lane: a.lane})
 		}
+		// Not an axis of their own, which would make other cells of the covering set and so other names.
+		b := axes{kv: kvs[:1], chunk: chunks[:1], page: pages[:1], lane: a.lane}
+		if p.o.Quick {
+			b.lane = a.lane[:1]
+		}
+		p.sourceFirst(n, b)
 	case n <= coldUpTo:
 		for _, lane := range p.o.Lanes {
 			c := cold
@@ -143,6 +149,20 @@ func (p *plan) live(n int, a axes) {
 		for _, chunk := range a.chunk {
 			for _, lane := range a.lane {
 				p.cell(Params{Tokens: n, KVType: kv, Chunk: chunk, Page: chunk, Order: InOrder, Lane: lane, Placement: Alone, Source: Live})
+			}
+		}
+	}
+}
+
+// sourceFirst adds the cells in which the destination comes for the state of a computed prompt.
+func (p *plan) sourceFirst(n int, a axes) {
+	for _, kv := range a.kv {
+		for _, page := range a.page {
+			for _, lane := range a.lane {
+				p.cell(Params{
+					Tokens: n, KVType: kv, Chunk: a.chunk[0], Page: page, Order: InOrder, Lane: lane, Placement: Alone,
+					Source: Held, SourceFirst: true,
+				})
 			}
 		}
 	}

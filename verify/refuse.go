@@ -23,6 +23,8 @@ type damaged struct {
 	name string
 	// pages and snapshot say which parts the family must have.
 	pages, snapshot bool
+	// pull is the source-first order.
+	pull bool
 	// damage makes the damage.
 	damage func(*refuser) *pair.Damage
 	// budget is the binding's deadline, if it matters.
@@ -128,7 +130,7 @@ func (r *runner) makeRefuser() error {
 func (r *runner) refuse(d *damaged, lane wire.LaneMode, c *Result) error {
 	f := r.refuser
 	f.lane = lane
-	s := pair.Sending{Export: f.good, Lane: lane, Damage: d.damage(f), Budget: d.budget}
+	s := pair.Sending{Export: f.good, Lane: lane, Pull: d.pull, Damage: d.damage(f), Budget: d.budget}
 	_, err := r.peer.Send(r.ctx, s)
 	var both *pair.HandoffError
 	switch {
@@ -152,7 +154,7 @@ func (r *runner) refuse(d *damaged, lane wire.LaneMode, c *Result) error {
 		return err
 	}
 	// What comes next is not affected.
-	if _, err := r.peer.Send(r.ctx, pair.Sending{Export: f.good, Lane: lane}); err != nil {
+	if _, err := r.peer.Send(r.ctx, pair.Sending{Export: f.good, Lane: lane, Pull: d.pull}); err != nil {
 		return fmt.Errorf("the good handoff after it: %w", err)
 	}
 	sum, err := r.peer.State(r.ctx)
