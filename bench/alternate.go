@@ -28,6 +28,10 @@ type Plan struct {
 	Warmup int          // turns that do not count
 	Runs   int          // turns that count, at least 1
 	Say    func(string) // gets a line of progress per run; may be nil
+	// Pause comes before each run: what ran last may still be busy. The threads of an
+	// engine look for more work for a tenth of a second, and take the cores from the
+	// next side meanwhile.
+	Pause time.Duration
 }
 
 // Runs are the figures of completed turns: in each, every side ran once.
@@ -47,6 +51,7 @@ func Alternate(ctx context.Context, plan Plan, sides ...Side) (*Runs, error) {
 	for turn := -plan.Warmup; turn < plan.Runs; turn++ {
 		one := make([][]Figure, len(sides))
 		for i, s := range sides {
+			rest(ctx, plan.Pause)
 			start := time.Now()
 			figures, err := s.Run(ctx)
 			if ctx.Err() != nil {
@@ -65,6 +70,19 @@ func Alternate(ctx context.Context, plan Plan, sides ...Side) (*Runs, error) {
 		}
 	}
 	return r, nil
+}
+
+// rest waits for d, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 func progress(turn, runs int, side string, took time.Duration, figures []Figure) string {

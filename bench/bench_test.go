@@ -8,6 +8,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -227,4 +229,28 @@ func TestMachine(t *testing.T) {
 	if m.OS == "linux" && (m.MemoryBytes < 1<<20 || m.Kernel == "" || m.LoadBefore == nil) {
 		t.Errorf("a Linux machine says more than %+v", m)
 	}
+}
+
+// Each run begins after a pause, which an interrupt ends.
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var at []time.Duration
+		side := Side{"a", func(context.Context) ([]Figure, error) {
+			at = append(at, time.Since(began))
+			return nil, nil
+		}}
+		if _, err := Alternate(t.Context(), Plan{Warmup: 1, Runs: 1, Pause: time.Second}, side, side); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}, at); diff != "" {
+			t.Error(diff)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		now := time.Now()
+		if _, err := Alternate(ctx, Plan{Runs: 1, Pause: time.Hour}, Side{"b", func(ctx context.Context) ([]Figure, error) { return nil, ctx.Err() }}); err == nil || time.Since(now) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(now))
+		}
+	})
 }

@@ -21,17 +21,18 @@ type benchCmd struct {
 
 // benchFlags are those of every benchmark.
 type benchFlags struct {
-	Runs        int  `default:"5" help:"Turns that count; in each, everything that is compared runs once."`
-	Warmup      int  `default:"1" help:"Turns before them that do not count."`
-	JSON        bool `name:"json" help:"Print the report as JSON."`
-	RequireBars bool `help:"Exit with 1 if a bar is missed."`
+	Runs        int           `default:"5" help:"Turns that count; in each, everything that is compared runs once."`
+	Warmup      int           `default:"1" help:"Turns before them that do not count."`
+	Pause       time.Duration `default:"300ms" help:"Rest before each run, in which what ran last comes to rest."`
+	JSON        bool          `name:"json" help:"Print the report as JSON."`
+	RequireBars bool          `help:"Exit with 1 if a bar is missed."`
 }
 
 func (f *benchFlags) plan(a *app) (bench.Plan, error) {
 	if f.Runs < 1 || f.Warmup < 0 {
 		return bench.Plan{}, usageError{fmt.Errorf("--runs=%d --warmup=%d: at least one turn must count", f.Runs, f.Warmup)}
 	}
-	return bench.Plan{Runs: f.Runs, Warmup: f.Warmup, Say: func(line string) { fmt.Fprintln(a.stderr, line) }}, nil
+	return bench.Plan{Runs: f.Runs, Warmup: f.Warmup, Pause: f.Pause, Say: func(line string) { fmt.Fprintln(a.stderr, line) }}, nil
 }
 
 // print writes the report, also that of an interrupted or failed measurement, and
