@@ -4,10 +4,10 @@
 // # Connections
 //
 // Two workers share one QUIC connection (ALPN "tandem/1"), whoever dialled it. Every handoff has a bidirectional stream
-// on it for control: open, credit, manifest, commit, acknowledgement, cancel. Bulk bytes go over a lane: by default over
-// one of a few warm TLS 1.3 connections to the same peer, which are bound to the QUIC connection by an exported key, or
-// over a unidirectional stream of the QUIC connection itself. Peers prove their names with package mesh; every
-// connection is mutually authenticated.
+// on it for control: open, credit, manifest, commit, acknowledgement, cancel. Bulk bytes go over a lane: by default
+// through memory that two processes of one host share, else over one of a few warm TLS 1.3 connections to the same peer,
+// or over a unidirectional stream of the QUIC connection itself. Lanes are bound to the QUIC connection by an exported key.
+// Peers prove their names with package mesh; every connection is mutually authenticated.
 //
 // # One handoff
 //

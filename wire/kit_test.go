@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -39,6 +40,14 @@ func memNode(t testing.TB, net *memNet, name string, mod func(*Config)) *Node {
 		t.Fatal(err)
 	}
 	return newNode(cfg, name, net.listen(name))
+}
+
+// realLanes are the lanes that this system has.
+func realLanes() []LaneMode {
+	if runtime.GOOS == "linux" {
+		return []LaneMode{LaneTLS, LaneQUIC, LaneLocal}
+	}
+	return []LaneMode{LaneTLS, LaneQUIC}
 }
 
 // netNodes starts two nodes on real sockets under one CA.

@@ -269,28 +269,7 @@ func (t *netTransport) listenLocal() error {
 }
 
 func (t *netTransport) acceptLocal(onLane func(lane)) {
-	for {
-		select {
-		case t.shakes <- struct{}{}:
-		case <-t.ctx.Done():
-			return
-		}
-		c, err := t.unix.AcceptUnix()
-		if err != nil {
-			if !isTemporary(err) || !t.pause() {
-				return
-			}
-			<-t.shakes
-			continue
-		}
-		t.wg.Go(func() {
-			l, err := shakeLocal(t.ctx, c, t.cfg, false)
-			<-t.shakes
-			if err == nil {
-				onLane(l)
-			}
-		})
-	}
+	t.acceptLanes(t.unix, func(c net.Conn) (lane, error) { return shakeLocal(t.ctx, c.(*net.UnixConn), t.cfg, false) }, onLane)
 }
 
 func (t *netTransport) dialLocal(ctx context.Context, name string) (lane, error) {

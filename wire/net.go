@@ -147,13 +147,21 @@ func (t *netTransport) serve(onLink func(link), onLane func(lane)) {
 }
 
 func (t *netTransport) acceptTCP(onLane func(lane)) {
+	t.acceptLanes(t.tcp, func(c net.Conn) (lane, error) {
+		conf := t.cfg.Identity.ServerTLS([]string{alpnLane}, mesh.Allow(mesh.RoleWorker))
+		return shakeLane(t.ctx, c, t.cfg, func(c net.Conn) *tls.Conn { return tls.Server(c, conf) })
+	}, onLane)
+}
+
+// acceptLanes hands over what dials in and shakes hands, until the transport is closed.
+func (t *netTransport) acceptLanes(in net.Listener, shake func(net.Conn) (lane, error), onLane func(lane)) {
 	for {
 		select {
 		case t.shakes <- struct{}{}:
 		case <-t.ctx.Done():
 			return
 		}
-		c, err := t.tcp.Accept()
+		c, err := in.Accept()
 		if err != nil {
 			if !isTemporary(err) || !t.pause() {
 				return
@@ -162,8 +170,7 @@ func (t *netTransport) acceptTCP(onLane func(lane)) {
 			continue
 		}
 		t.wg.Go(func() {
-			conf := t.cfg.Identity.ServerTLS([]string{alpnLane}, mesh.Allow(mesh.RoleWorker))
-			l, err := shakeLane(t.ctx, c, t.cfg, func(c net.Conn) *tls.Conn { return tls.Server(c, conf) })
+			l, err := shake(c)
 			<-t.shakes
 			if err == nil {
 				onLane(l)
