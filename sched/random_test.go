@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -10,15 +9,11 @@ import (
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/kv"
 	"github.com/tandem-llm/tandem/kv/block"
+	"github.com/tandem-llm/tandem/kv/kvtest"
 	"github.com/tandem-llm/tandem/kv/radix"
 )
 
-var (
-	seedFlag = flag.Uint64("seed", 0, "run only the random episode with this seed")
-	opsFlag  = flag.Int("ops", 400_000, "random commands and steps")
-)
-
-const episode = 250
+const episode = 250 // commands and steps
 
 // client is what a test knows of a request: what it asked for, and what happened.
 type client struct {
@@ -117,12 +112,8 @@ func newWorldOf(r *rand.Rand, cfg Config, m kv.Manager) (*world, error) {
 // TestINV6Interleavings interleaves commands, steps and failures, and follows every request.
 // At the end nothing may be left, whatever happened.
 func TestINV6Interleavings(t *testing.T) {
-	first, episodes := uint64(1), *opsFlag/episode+1
-	if *seedFlag != 0 {
-		first, episodes = *seedFlag, 1
-	}
-	t.Logf("%d commands and steps, seeds %d to %d", episodes*episode, first, first+uint64(episodes)-1)
-	for seed := first; seed < first+uint64(episodes); seed++ {
+	first, end := kvtest.Seeds(t, 400_000, episode)
+	for seed := first; seed < end; seed++ {
 		w, err := newWorld(seed)
 		if err == nil {
 			err = w.run()

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/kv"
 	"github.com/tandem-llm/tandem/kv/block"
+	"github.com/tandem-llm/tandem/kv/kvtest"
 	"github.com/tandem-llm/tandem/kv/radix"
 )
 
@@ -65,7 +65,7 @@ func (s *scene) run(t *testing.T, d *datadriven.TestData) string {
 				t.Fatalf("%s: unknown verb %s", d.Pos, words[0])
 			}
 			fmt.Fprintln(&s.out, line)
-			verb(s, parse(words[1:]))
+			verb(s, kvtest.Parse(s.t, words[1:]))
 			for _, n := range s.s.Notices(nil) {
 				fmt.Fprintf(&s.out, "  %s %v", name(n.ID), n.Kind)
 				if n.Kind != NoteFreed && n.Kind != NoteRefused {
@@ -90,7 +90,7 @@ func (s *scene) make(d *datadriven.TestData) {
 	for _, a := range d.CmdArgs {
 		n := 0
 		if len(a.Vals) > 0 {
-			n = s.number(a.Vals[0])
+			n = kvtest.Number(s.t, a.Vals[0])
 		}
 		switch a.Key {
 		case "radix":
@@ -134,39 +134,6 @@ func (s *scene) make(d *datadriven.TestData) {
 	s.now = 0
 }
 
-// args are the words of a verb: names, and values after a key.
-type args struct {
-	names  []string
-	values map[string]string
-}
-
-func parse(words []string) args {
-	a := args{values: map[string]string{}}
-	for _, w := range words {
-		if key, value, ok := strings.Cut(w, "="); ok {
-			a.values[key] = value
-		} else {
-			a.names = append(a.names, w)
-		}
-	}
-	return a
-}
-
-func (s *scene) number(text string) int {
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return n
-}
-
-func (s *scene) value(a args, key string, otherwise int) int {
-	if text, ok := a.values[key]; ok {
-		return s.number(text)
-	}
-	return otherwise
-}
-
 func id(name string) (id handoff.ID) {
 	copy(id[:], name)
 	return id
@@ -185,23 +152,23 @@ func (s *scene) keys(prompt string) (keys []kv.Key) {
 	return keys
 }
 
-func (s *scene) prompt(a args) (keys []kv.Key, tokens int) {
-	keys = s.keys(a.values["prompt"])
-	return keys, s.value(a, "tokens", len(keys)*s.m.Config().BlockTokens)
+func (s *scene) prompt(a kvtest.Args) (keys []kv.Key, tokens int) {
+	keys = s.keys(a.Values["prompt"])
+	return keys, a.Int("tokens", len(keys)*s.m.Config().BlockTokens)
 }
 
-func (s *scene) request(a args) Request {
+func (s *scene) request(a kvtest.Args) Request {
 	keys, tokens := s.prompt(a)
-	return Request{Prompt: tokens, MaxTokens: s.value(a, "max", 4), Held: slices.Contains(a.names, "held"), Keys: keys}
+	return Request{Prompt: tokens, MaxTokens: a.Int("max", 4), Held: slices.Contains(a.Names, "held"), Keys: keys}
 }
 
 func (s *scene) say(o Outcome) { fmt.Fprintf(&s.out, "  %v\n", o) }
 
-func (s *scene) refs(a args, key string) (refs []Ref) {
-	if a.values[key] == "" {
+func (s *scene) refs(a kvtest.Args, key string) (refs []Ref) {
+	if a.Values[key] == "" {
 		return nil
 	}
-	for _, n := range strings.Split(a.values[key], ",") {
+	for _, n := range strings.Split(a.Values[key], ",") {
 		ref, ok := s.s.Find(id(n))
 		if !ok {
 			s.t.Fatalf("no request %s", n)
@@ -228,49 +195,53 @@ func (s *scene) plan() {
 	}
 }
 
-var verbs map[string]func(s *scene, a args)
+var verbs map[string]func(s *scene, a kvtest.Args)
 
 func init() { // verbs and scene refer to each other
-	verbs = map[string]func(s *scene, a args){
-		"submit": func(s *scene, a args) {
-			_, o := s.s.Submit(s.now, id(a.names[0]), s.request(a))
+	verbs = map[string]func(s *scene, a kvtest.Args){
+		"submit": func(s *scene, a kvtest.Args) {
+			_, o := s.s.Submit(s.now, id(a.Names[0]), s.request(a))
 			s.say(o)
 		},
-		"reserve": func(s *scene, a args) {
+		"reserve": func(s *scene, a kvtest.Args) {
 			keys, tokens := s.prompt(a)
-			_, o := s.s.Reserve(s.now, id(a.names[0]), Reservation{
-				Prompt: tokens, MaxTokens: s.value(a, "max", 4), Keys: keys, Deadline: time.Duration(s.value(a, "deadline", 0)),
+			_, o := s.s.Reserve(s.now, id(a.Names[0]), Reservation{
+				Prompt: tokens, MaxTokens: a.Int("max", 4), Keys: keys, Deadline: time.Duration(a.Int("deadline", 0)),
 			})
 			s.say(o)
 		},
-		"rebind": func(s *scene, a args) {
-			_, o := s.s.Rebind(s.now, id(a.names[0]), id(a.names[1]), s.request(a))
+		"rebind": func(s *scene, a kvtest.Args) {
+			_, o := s.s.Rebind(s.now, id(a.Names[0]), id(a.Names[1]), s.request(a))
 			s.say(o)
 		},
-		"activate": func(s *scene, a args) { s.say(s.s.Activate(s.now, id(a.names[0]))) },
-		"cancel":   func(s *scene, a args) { s.say(s.s.Cancel(s.now, id(a.names[0]))) },
-		"release":  func(s *scene, a args) { s.say(s.s.Release(s.now, id(a.names[0]))) },
-		"touch":    func(s *scene, a args) { s.say(s.s.Touch(id(a.names[0]))) },
-		"quiet":    func(s *scene, a args) { s.say(s.s.Quiet(s.now, id(a.names[0]))) },
-		"keys": func(s *scene, a args) {
-			s.say(s.s.Keys(s.now, id(a.names[0]), s.keys(a.values["prompt"])))
+		"activate": func(s *scene, a kvtest.Args) { s.say(s.s.Activate(s.now, id(a.Names[0]))) },
+		"cancel":   func(s *scene, a kvtest.Args) { s.say(s.s.Cancel(s.now, id(a.Names[0]))) },
+		"release":  func(s *scene, a kvtest.Args) { s.say(s.s.Release(s.now, id(a.Names[0]))) },
+		"touch":    func(s *scene, a kvtest.Args) { s.say(s.s.Touch(id(a.Names[0]))) },
+		"quiet":    func(s *scene, a kvtest.Args) { s.say(s.s.Quiet(s.now, id(a.Names[0]))) },
+		"keys": func(s *scene, a kvtest.Args) {
+			s.say(s.s.Keys(s.now, id(a.Names[0]), s.keys(a.Values["prompt"])))
 		},
-		"plan": func(s *scene, _ args) { s.plan() },
-		"done": func(s *scene, a args) {
+		"plan": func(s *scene, _ kvtest.Args) { s.plan() },
+		"done": func(s *scene, a kvtest.Args) {
 			s.say(s.s.Done(s.now, Results{Finished: s.refs(a, "finished"), Failed: s.refs(a, "failed")}))
 		},
-		"step": func(s *scene, a args) {
+		"step": func(s *scene, a kvtest.Args) {
 			s.plan()
 			if !s.step.Empty() {
 				s.s.Done(s.now, Results{Finished: s.refs(a, "finished"), Failed: s.refs(a, "failed")})
 			}
 		},
-		"steady": func(s *scene, a args) { fmt.Fprintf(&s.out, "  %d\n", s.s.Steady(s.number(a.names[0]))) },
-		"skip":   func(s *scene, a args) { fmt.Fprintf(&s.out, "  %d\n", s.s.Skip(s.number(a.names[0]))) },
-		"at":     func(s *scene, a args) { s.now = time.Duration(s.number(a.names[0])) },
-		"idle":   func(s *scene, _ args) { fmt.Fprintf(&s.out, "  idle %v, drained %v\n", s.s.Idle(), s.s.Drained()) },
-		"ask": func(s *scene, a args) {
-			for _, n := range a.names {
+		"steady": func(s *scene, a kvtest.Args) {
+			fmt.Fprintf(&s.out, "  %d\n", s.s.Steady(kvtest.Number(s.t, a.Names[0])))
+		},
+		"skip": func(s *scene, a kvtest.Args) { fmt.Fprintf(&s.out, "  %d\n", s.s.Skip(kvtest.Number(s.t, a.Names[0]))) },
+		"at":   func(s *scene, a kvtest.Args) { s.now = time.Duration(kvtest.Number(s.t, a.Names[0])) },
+		"idle": func(s *scene, _ kvtest.Args) {
+			fmt.Fprintf(&s.out, "  idle %v, drained %v\n", s.s.Idle(), s.s.Drained())
+		},
+		"ask": func(s *scene, a kvtest.Args) {
+			for _, n := range a.Names {
 				ref, ok := s.s.Find(id(n))
 				if !ok {
 					fmt.Fprintf(&s.out, "  %s gone\n", n)
@@ -280,11 +251,11 @@ func init() { // verbs and scene refer to each other
 				fmt.Fprintf(&s.out, "  %s %v, %d of %d tokens computed, %d generated\n", n, i.State, i.Computed, i.Target, i.Tokens)
 			}
 		},
-		"blocks": func(s *scene, a args) {
-			ref, _ := s.s.Find(id(a.names[0]))
+		"blocks": func(s *scene, a kvtest.Args) {
+			ref, _ := s.s.Find(id(a.Names[0]))
 			fmt.Fprintf(&s.out, "  %v\n", s.m.Blocks(s.s.Info(ref).Seq, nil))
 		},
-		"snapshot": func(s *scene, _ args) {
+		"snapshot": func(s *scene, _ kvtest.Args) {
 			n := s.m.Snapshot()
 			fmt.Fprintf(&s.out, "  active %d, pinned %d, reserved %d, cached %d, free %d; %d sequences, headroom %d\n", n.Active, n.Pinned, n.Reserved, n.Cached, n.Free, n.Slots, n.Headroom)
 		},

@@ -56,18 +56,26 @@ func randomConfig(r *rand.Rand) kv.Config {
 	}
 }
 
+// Seeds returns the seeds [first, end) of a random test of about that many operations, in
+// episodes with a seed each, and logs them. The flags -seed and -ops of every test
+// that uses it choose one seed, or another number.
+func Seeds(t testing.TB, ops, episode int) (first, end uint64) {
+	if *opsFlag > 0 {
+		ops = *opsFlag
+	}
+	first, end = 1, uint64(ops/episode+2)
+	if *seedFlag != 0 {
+		first, end = *seedFlag, *seedFlag+1
+	}
+	t.Logf("%d operations, seeds %d to %d", (end-first)*uint64(episode), first, end-1)
+	return first, end
+}
+
 // random runs operations in episodes of their own seeds and reports the first
 // failure with its seed.
 func random(t *testing.T, make func(kv.Config) (kv.Manager, error), check func(kv.Manager) error, ops int) {
-	first, episodes := uint64(1), ops/episode+1
-	if *opsFlag > 0 {
-		episodes = *opsFlag/episode + 1
-	}
-	if *seedFlag != 0 {
-		first, episodes = *seedFlag, 1
-	}
-	t.Logf("%d operations, seeds %d to %d", episodes*episode, first, first+uint64(episodes)-1)
-	for seed := first; seed < first+uint64(episodes); seed++ {
+	first, end := Seeds(t, ops, episode)
+	for seed := first; seed < end; seed++ {
 		if err := run(seed, make, check); err != nil {
 			t.Fatalf("reproduce with: go test -run %s -seed %d\n%v", t.Name(), seed, err)
 		}

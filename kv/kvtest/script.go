@@ -63,7 +63,7 @@ func (s *scene) run(t *testing.T, d *datadriven.TestData) string {
 		for _, a := range d.CmdArgs {
 			n := 1
 			if len(a.Vals) > 0 {
-				n = s.number(a.Vals[0])
+				n = Number(s.t, a.Vals[0])
 			}
 			switch a.Key {
 			case "blocks":
@@ -91,7 +91,7 @@ func (s *scene) run(t *testing.T, d *datadriven.TestData) string {
 				t.Fatalf("%s: unknown verb %s", d.Pos, words[0])
 			}
 			fmt.Fprintln(&s.out, line)
-			verb(s, parse(words[1:]))
+			verb(s, Parse(s.t, words[1:]))
 			for _, e := range s.m.Events(nil) {
 				fmt.Fprintf(&s.out, "  %v %s\n", e.Kind, s.names[e.Key])
 			}
@@ -102,42 +102,48 @@ func (s *scene) run(t *testing.T, d *datadriven.TestData) string {
 	return s.out.String()
 }
 
-// args are the words of a verb: names, and values after a key.
-type args struct {
-	names  []string
-	values map[string]string
+// Args are the words of a script's verb: names, and values after a key. The scripts of
+// every package that stands on a manager are read alike.
+type Args struct {
+	t      testing.TB
+	Names  []string
+	Values map[string]string
 }
 
-func parse(words []string) args {
-	a := args{values: map[string]string{}}
+// Parse reads the words after a verb. A value that should be a number and is not
+// ends the test.
+func Parse(t testing.TB, words []string) Args {
+	a := Args{t: t, Values: map[string]string{}}
 	for _, w := range words {
 		if key, value, ok := strings.Cut(w, "="); ok {
-			a.values[key] = value
+			a.Values[key] = value
 		} else {
-			a.names = append(a.names, w)
+			a.Names = append(a.Names, w)
 		}
 	}
 	return a
 }
 
-func (s *scene) number(text string) int {
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return n
-}
-
-func (s *scene) value(a args, key string, otherwise int) int {
-	if text, ok := a.values[key]; ok {
-		return s.number(text)
+// Int is the number behind a key, or otherwise.
+func (a Args) Int(key string, otherwise int) int {
+	if text, ok := a.Values[key]; ok {
+		return Number(a.t, text)
 	}
 	return otherwise
 }
 
-func (a args) name(i int) string {
-	if i < len(a.names) {
-		return a.names[i]
+// Number reads a number of a script.
+func Number(t testing.TB, text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (a Args) name(i int) string {
+	if i < len(a.Names) {
+		return a.Names[i]
 	}
 	return ""
 }
@@ -160,11 +166,11 @@ func (s *scene) keys(prompt string) (keys []kv.Key) {
 	return keys
 }
 
-func (s *scene) need(a args) kv.Need {
-	keys := s.keys(a.values["prompt"])
-	n := kv.Need{Tokens: s.value(a, "tokens", len(keys)*s.m.Config().BlockTokens), Keys: keys}
-	n.Limit = s.value(a, "limit", n.Tokens+s.value(a, "headroom", 0))
-	n.Headroom = s.value(a, "headroom", 0)
+func (s *scene) need(a Args) kv.Need {
+	keys := s.keys(a.Values["prompt"])
+	n := kv.Need{Tokens: a.Int("tokens", len(keys)*s.m.Config().BlockTokens), Keys: keys}
+	n.Limit = a.Int("limit", n.Tokens+a.Int("headroom", 0))
+	n.Headroom = a.Int("headroom", 0)
 	return n
 }
 
@@ -179,51 +185,51 @@ func (s *scene) made(name string, seq kv.Seq, cached int, o kv.Outcome) {
 	fmt.Fprintf(&s.out, "  %v, %d tokens are here\n", o, cached)
 }
 
-var verbs map[string]func(s *scene, a args)
+var verbs map[string]func(s *scene, a Args)
 
 func init() { // verbs and scene refer to each other
-	verbs = map[string]func(s *scene, a args){
-		"start": func(s *scene, a args) {
+	verbs = map[string]func(s *scene, a Args){
+		"start": func(s *scene, a Args) {
 			seq, cached, o := s.m.Start(s.need(a))
 			s.made(a.name(0), seq, cached, o)
 		},
-		"reserve": func(s *scene, a args) {
+		"reserve": func(s *scene, a Args) {
 			seq, cached, o := s.m.Reserve(id(a.name(0)), s.need(a))
 			s.made(a.name(0), seq, cached, o)
 		},
-		"activate": func(s *scene, a args) {
-			_, o := s.m.Activate(id(a.name(0)), s.keys(a.values["prompt"]))
+		"activate": func(s *scene, a Args) {
+			_, o := s.m.Activate(id(a.name(0)), s.keys(a.Values["prompt"]))
 			s.say(o)
 		},
-		"grow": func(s *scene, a args) {
-			room, o := s.m.Grow(s.seqs[a.name(0)], s.value(a, "tokens", 0))
+		"grow": func(s *scene, a Args) {
+			room, o := s.m.Grow(s.seqs[a.name(0)], a.Int("tokens", 0))
 			fmt.Fprintf(&s.out, "  %v, room for %d\n", o, room)
 		},
-		"publish": func(s *scene, a args) {
-			keys := s.keys(a.values["prompt"])
-			s.say(s.m.Publish(s.seqs[a.name(0)], s.value(a, "tokens", len(keys)*s.m.Config().BlockTokens), keys))
+		"publish": func(s *scene, a Args) {
+			keys := s.keys(a.Values["prompt"])
+			s.say(s.m.Publish(s.seqs[a.name(0)], a.Int("tokens", len(keys)*s.m.Config().BlockTokens), keys))
 		},
-		"hold":    func(s *scene, a args) { s.say(s.m.Hold(id(a.name(0)), s.seqs[a.name(1)])) },
-		"resume":  func(s *scene, a args) { s.say(s.m.Resume(s.seqs[a.name(0)], s.need(a))) },
-		"rekey":   func(s *scene, a args) { s.say(s.m.Rekey(id(a.name(0)), id(a.name(1)))) },
-		"free":    func(s *scene, a args) { s.say(s.m.Free(s.seqs[a.name(0)])) },
-		"release": func(s *scene, a args) { s.say(s.m.Release(id(a.name(0)))) },
-		"touch":   func(s *scene, a args) { s.say(s.m.Touch(s.seqs[a.name(0)])) },
-		"quiet":   func(s *scene, a args) { s.say(s.m.Quiet(s.seqs[a.name(0)])) },
-		"mark": func(s *scene, a args) {
-			s.say(s.m.Mark(s.seqs[a.name(0)], s.value(a, "tokens", 0), int64(s.value(a, "bytes", 0))))
+		"hold":    func(s *scene, a Args) { s.say(s.m.Hold(id(a.name(0)), s.seqs[a.name(1)])) },
+		"resume":  func(s *scene, a Args) { s.say(s.m.Resume(s.seqs[a.name(0)], s.need(a))) },
+		"rekey":   func(s *scene, a Args) { s.say(s.m.Rekey(id(a.name(0)), id(a.name(1)))) },
+		"free":    func(s *scene, a Args) { s.say(s.m.Free(s.seqs[a.name(0)])) },
+		"release": func(s *scene, a Args) { s.say(s.m.Release(id(a.name(0)))) },
+		"touch":   func(s *scene, a Args) { s.say(s.m.Touch(s.seqs[a.name(0)])) },
+		"quiet":   func(s *scene, a Args) { s.say(s.m.Quiet(s.seqs[a.name(0)])) },
+		"mark": func(s *scene, a Args) {
+			s.say(s.m.Mark(s.seqs[a.name(0)], a.Int("tokens", 0), int64(a.Int("bytes", 0))))
 		},
-		"evict": func(s *scene, a args) {
-			fmt.Fprintf(&s.out, "  %d\n", s.m.Evict(s.number(a.name(0))))
+		"evict": func(s *scene, a Args) {
+			fmt.Fprintf(&s.out, "  %d\n", s.m.Evict(Number(s.t, a.name(0))))
 		},
-		"reset": func(s *scene, _ args) { s.say(s.m.Reset()) },
-		"match": func(s *scene, a args) {
-			fmt.Fprintf(&s.out, "  %d tokens\n", s.m.Match(s.need(a), slices.Contains(a.names, "reserve")))
+		"reset": func(s *scene, _ Args) { s.say(s.m.Reset()) },
+		"match": func(s *scene, a Args) {
+			fmt.Fprintf(&s.out, "  %d tokens\n", s.m.Match(s.need(a), slices.Contains(a.Names, "reserve")))
 		},
-		"blocks": func(s *scene, a args) {
+		"blocks": func(s *scene, a Args) {
 			fmt.Fprintf(&s.out, "  %v\n", s.m.Blocks(s.seqs[a.name(0)], nil))
 		},
-		"snapshot": func(s *scene, _ args) {
+		"snapshot": func(s *scene, _ Args) {
 			n := s.m.Snapshot()
 			fmt.Fprintf(&s.out, "  active %d, pinned %d, reserved %d, cached %d, free %d; %d sequences, headroom %d", n.Active, n.Pinned, n.Reserved, n.Cached, n.Free, n.Slots, n.Headroom)
 			if n.Marks > 0 {

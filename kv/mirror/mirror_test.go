@@ -3,7 +3,6 @@ package mirror
 import (
 	"encoding/binary"
 	"errors"
-	"flag"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
@@ -12,11 +11,10 @@ import (
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/kv"
 	"github.com/tandem-llm/tandem/kv/block"
+	"github.com/tandem-llm/tandem/kv/kvtest"
 	"github.com/tandem-llm/tandem/kv/radix"
 	"github.com/tandem-llm/tandem/sched"
 )
-
-var seedFlag = flag.Uint64("seed", 0, "run only the random episode with this seed")
 
 // cell is the state of one token in one or more slots. What it holds is named by
 // all tokens up to it.
@@ -374,12 +372,9 @@ func (h *host) op() error {
 // The engine never holds more than the manager counts, and every row finds
 // exactly the state it needs, whatever was shared, evicted or preempted before.
 func TestEngineHoldsWhatTheManagerCounts(t *testing.T) {
-	first, episodes, ops := uint64(1), uint64(400), 250
-	if *seedFlag != 0 {
-		first, episodes = *seedFlag, 1
-	}
-	t.Logf("%d operations, seeds %d to %d", int(episodes)*ops, first, first+episodes-1)
-	for seed := first; seed < first+episodes; seed++ {
+	const ops = 250
+	first, end := kvtest.Seeds(t, 100_000, ops)
+	for seed := first; seed < end; seed++ {
 		h, err := newHost(seed)
 		for i := 0; i < ops && err == nil; i++ {
 			if err = h.op(); err == nil {
