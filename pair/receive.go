@@ -102,7 +102,7 @@ func (p *peer) expect(q *expectRequest, a *reply) error {
 	var ticket []byte
 	if q.Pull != nil {
 		ticket = q.Pull.Ticket
-		r.rcv, err = node.Pull(b, q.Pull.From, ticket, events)
+		r.rcv, err = node.Pull(b, q.Pull.From, ticket, 0, events)
 	} else if r.rcv, err = node.Expect(b, events); err == nil {
 		ticket = r.rcv.Ticket()
 		a.Ticket, a.Endpoint = ticket, node.Endpoint()

@@ -80,7 +80,7 @@ func (n *Node) serveOpen(s *session, st stream, o open) {
 	}
 	// The host's machine decides. Until it does the ticket is taken, and free again if it says no.
 	if f := x.on.open; f != nil {
-		if err := f(); err != nil {
+		if err := f(o.skip); err != nil {
 			x.mu.Lock()
 			x.opening = false
 			x.mu.Unlock()

@@ -21,7 +21,7 @@ func samples() map[msgKind][]byte {
 	return map[msgKind][]byte{
 		msgHello:     hello{1, 1, "worker-1", 7, 9, LaneTLS, Endpoint{"a:1", "b:2", 4}, "@c"}.encode(),
 		msgRefused:   refusal{ErrTicket, "no"}.encode(msgRefused),
-		msgOpen:      open{id, true, 1, 2, [proofSize]byte{3, 4}}.encode(),
+		msgOpen:      open{id, false, 1, 2, [proofSize]byte{3, 4}, 512}.encode(),
 		msgCredit:    credit{1, 2, 3}.encode(),
 		msgManifest:  manifest{3, 4, []byte("body")}.encode(),
 		msgCommit:    commit{id, OutcomeActive}.encode(msgCommit),

@@ -11,8 +11,9 @@ import (
 type SenderEvents struct {
 	// Open decides about the peer's open of an offered handoff (pull mode only): nil accepts and redeems the ticket, an
 	// error refuses and leaves the ticket valid; its text goes to the peer as detail. It may wait for the host's owner
-	// goroutine, but not longer than Timeouts.FirstByte. It is not serialised with the other events.
-	Open func() error
+	// goroutine, but not longer than Timeouts.FirstByte. It is not serialised with the other events. skip is what the
+	// destination gave to Node.Pull: at most 2^31-1, and the host's to judge beyond that.
+	Open func(skip uint32) error
 	// Opened: both sides know each other; credit may follow.
 	Opened func()
 	// Room: Buffer, which said no before or was never asked, may succeed now.

@@ -20,6 +20,7 @@ type exchange struct {
 	peer    state.Peer
 	sends   bool   // this end is the source
 	ticket  []byte // of the waiting end; nil for the one that dials
+	skip    uint32 // what a destination that dials asks the source to leave out
 	half    half
 	on      callbacks
 	events  dispatcher
@@ -46,7 +47,7 @@ type exchange struct {
 
 // callbacks are the events that both sides have.
 type callbacks struct {
-	open     func() error
+	open     func(skip uint32) error
 	opened   func()
 	failed   func(error)
 	quiesced func()
@@ -148,7 +149,7 @@ func (x *exchange) open(to Endpoint, ticket []byte) (*control, error) {
 // present sends the open and reads its answer.
 func (x *exchange) present(st stream, ticket []byte) error {
 	t := &x.n.cfg.Timeouts
-	o := open{handoff: x.b.Handoff, send: x.sends, mine: x.n.cfg.Incarnation, yours: x.peer.Incarnation, proof: proofOf(ticket, x.b, x.sends)}
+	o := open{handoff: x.b.Handoff, send: x.sends, mine: x.n.cfg.Incarnation, yours: x.peer.Incarnation, proof: proofOf(ticket, x.b, x.sends), skip: x.skip}
 	st.SetWriteDeadline(time.Now().Add(t.FirstByte))
 	if _, err := st.Write(o.encode()); err != nil {
 		return err

@@ -171,7 +171,7 @@ func TestBytesBeforeGrant(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.stream(open{b.Handoff, true, 1, 1, proofOf(rcv.Ticket(), b, true)}.encode())
+		r.stream(open{b.Handoff, true, 1, 1, proofOf(rcv.Ticket(), b, true), 0}.encode())
 		w.await(t, "opened")
 		r.bulk().Write(rawHeader(b.Handoff, 0, header(b.Handoff, 0, []byte{1})))
 		w.failedWith(t, ErrCredit)
@@ -206,7 +206,7 @@ func TestHostileDestination(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				st := r.stream(open{b.Handoff, false, 1, 1, proofOf(snd.Ticket(), b, false)}.encode())
+				st := r.stream(open{b.Handoff, false, 1, 1, proofOf(snd.Ticket(), b, false), 0}.encode())
 				w.await(t, "opened")
 				st.Write(tt.msg)
 				w.failedWith(t, tt.want)

@@ -249,7 +249,7 @@ func start(t testing.TB, src, dst *Node, pull, hold bool) *flow {
 	var err error
 	if pull {
 		if f.snd, err = src.Offer(f.b, f.src.sender()); err == nil {
-			f.rcv, err = dst.Pull(f.b, src.Endpoint(), f.snd.Ticket(), ev)
+			f.rcv, err = dst.Pull(f.b, src.Endpoint(), f.snd.Ticket(), 0, ev)
 		}
 	} else {
 		if f.rcv, err = dst.Expect(f.b, ev); err == nil {

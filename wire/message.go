@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/tandem-llm/tandem/handoff"
 )
@@ -72,7 +73,11 @@ type open struct {
 	mine    uint64
 	yours   uint64 // both incarnations, to tell a stale peer from a wrong ticket
 	proof   [proofSize]byte
+	skip    uint32 // leading tokens that the opener, a destination, has already; 0 from a source
 }
+
+// maxTokens bounds what an open may skip: hosts count positions in an int32.
+const maxTokens = math.MaxInt32
 
 // credit is cumulative, so that a later one replaces an earlier one.
 type credit struct {
@@ -147,6 +152,7 @@ func (o open) encode() []byte {
 	e.u64(o.mine)
 	e.u64(o.yours)
 	e.raw(o.proof[:])
+	e.u32(o.skip)
 	return frameMsg(msgOpen, 0, e)
 }
 
@@ -267,6 +273,9 @@ func decodeOpen(p []byte) (open, error) {
 	o.send = d.u8() != 0
 	o.mine, o.yours = d.u64(), d.u64()
 	copy(o.proof[:], d.take(len(o.proof)))
+	if o.skip = d.u32(); o.skip > maxTokens || o.send && o.skip > 0 {
+		d.bad = true
+	}
 	return o, d.err(msgOpen)
 }
 

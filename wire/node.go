@@ -146,10 +146,14 @@ func (n *Node) Push(b state.Binding, to Endpoint, ticket []byte, ev SenderEvents
 	return s, nil
 }
 
-// Pull dials a source that offers this handoff. b must be the binding that the source has, field by field. It returns at
-// once; Opened or Failed follows.
-func (n *Node) Pull(b state.Binding, from Endpoint, ticket []byte, ev ReceiverEvents) (*Receiver, error) {
+// Pull dials a source that offers this handoff. b must be the binding that the source has, field by field. The first
+// skip tokens are here already and their pages need not come: the source's host learns it with the open. It returns
+// at once; Opened or Failed follows.
+func (n *Node) Pull(b state.Binding, from Endpoint, ticket []byte, skip uint32, ev ReceiverEvents) (*Receiver, error) {
 	r := newReceiver(n, b, ev)
+	if r.skip = skip; skip > maxTokens {
+		return nil, r.errorf(ErrConfig, "more tokens are skipped than a sequence has", nil)
+	}
 	if err := n.dial(&r.exchange, b.Destination, from, ticket); err != nil {
 		return nil, err
 	}

@@ -50,7 +50,7 @@ func (r *raw) push(n *Node, w *watcher) (state.Binding, *Receiver, stream) {
 		r.t.Fatal(err)
 	}
 	rcv.Grant()
-	st := r.stream(open{b.Handoff, true, r.inc, n.cfg.Incarnation, proofOf(rcv.Ticket(), b, true)}.encode())
+	st := r.stream(open{b.Handoff, true, r.inc, n.cfg.Incarnation, proofOf(rcv.Ticket(), b, true), 0}.encode())
 	for _, want := range []msgKind{msgOpened, msgCredit} {
 		if kind, _, err := readMsg(st, 0); kind != want {
 			r.t.Fatalf("got message %d, %v, want %d", kind, err, want)
@@ -169,7 +169,7 @@ func TestStaleOpen(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			st := r.stream(open{b.Handoff, true, tt.mine, tt.yours, proofOf(rcv.Ticket(), b, true)}.encode())
+			st := r.stream(open{b.Handoff, true, tt.mine, tt.yours, proofOf(rcv.Ticket(), b, true), 0}.encode())
 			kind, p, err := readMsg(st, 0)
 			if err != nil {
 				t.Fatal(err)

@@ -41,7 +41,11 @@ type Receiver struct {
 
 func newReceiver(n *Node, b state.Binding, ev ReceiverEvents) *Receiver {
 	r := &Receiver{onPiece: ev.Piece, onUnit: ev.Unit, onManifest: ev.Manifest, onCommitted: ev.Committed}
-	r.init(n, b, false, r, callbacks{ev.Open, ev.Opened, ev.Failed, ev.Quiesced})
+	var open func(uint32) error
+	if ev.Open != nil {
+		open = func(uint32) error { return ev.Open() } // a source skips nothing
+	}
+	r.init(n, b, false, r, callbacks{open, ev.Opened, ev.Failed, ev.Quiesced})
 	r.charge = &claim{need: min(n.cfg.charge(), n.cfg.Total), grant: r.credited}
 	return r
 }

@@ -38,7 +38,7 @@ func TestTicket(t *testing.T) {
 						}
 						k, other := snd.Ticket(), bd
 						tt.mod(&other, k)
-						if _, err := b.Pull(other, a.Endpoint(), k, dst.receiver()); err != nil {
+						if _, err := b.Pull(other, a.Endpoint(), k, 0, dst.receiver()); err != nil {
 							t.Fatal(err)
 						}
 						dst.failedWith(t, tt.want)
@@ -78,7 +78,7 @@ func TestTicketReused(t *testing.T) {
 		s := a.find(f.snd.peer)
 		again := func() Code {
 			t.Helper()
-			o := open{f.b.Handoff, true, 1, 1, proofOf(f.rcv.Ticket(), f.b, true)}
+			o := open{f.b.Handoff, true, 1, 1, proofOf(f.rcv.Ticket(), f.b, true), 0}
 			st, err := s.link.open(t.Context())
 			if err != nil {
 				t.Fatal(err)

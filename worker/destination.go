@@ -110,7 +110,7 @@ func (w *Worker) startReceive(t *task) {
 				w.destination(t, handoff.DestinationFact{Kind: handoff.FactStreamOpened, Incarnation: t.binding.Source.Incarnation})
 			})
 		}
-		rcv, err := w.node.Pull(t.binding, t.endpoint, t.ticket, events)
+		rcv, err := w.node.Pull(t.binding, t.endpoint, t.ticket, 0, events)
 		if err != nil {
 			w.cfg.Log.Warn("stream not opened", "handoff", t.id.String(), "error", err)
 			t.blame(buspb.Code_CODE_TRANSFER, err)

@@ -146,7 +146,7 @@ func (w *Worker) openStream(t *task) {
 	var err error
 	if t.order == handoff.SourceFirst {
 		opened := handoff.SourceFact{Kind: handoff.FactStreamOpened, Incarnation: t.binding.Destination.Incarnation}
-		events.Open = func() error {
+		events.Open = func(uint32) error {
 			return w.acceptStream(func() handoff.Result {
 				result := w.source(t, opened)
 				if result == handoff.Applied && !w.touch(t) {
