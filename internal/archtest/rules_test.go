@@ -28,6 +28,7 @@ var layers = []row{
 	{"engine/llama", []string{"engine", "engine/llama/blob", "engine/llama/internal/preflight", "model", "state"}, "one engine; scheduling, transport and policy are its host's"},
 	{"engine/llama/blob", []string{"state"}, "parses llama.cpp's state as bytes, so that it can be fuzzed without llama.cpp"},
 	{"engine/timed", []string{"engine", "state"}, "an engine like the other, without llama.cpp"},
+	{"workload", []string{"engine/timed"}, "what arrives and when; who serves it is replay's, and files are opened by the command"},
 	{"engine/...", []string{"engine", "state"}, "what serves all engines knows none"},
 	{"kv/kvtest", []string{"core"}, "a suite for managers of kv to run"},
 
