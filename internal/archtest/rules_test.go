@@ -59,7 +59,10 @@ var layers = []row{
 
 	{"verify", []string{"engine", "engine/llama", "model", "pair", "state", "wire"}, "asks one engine here and one in another process the same; what serves requests is not in it"},
 
-	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/move", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "pair", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "verify", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
+	{"replay/report", []string{"engine/timed", "handoff", "kv", "replay/page"}, "says what came out of a run; what ran is the host's"},
+	{"replay/sweep", []string{"replay/page", "replay/report"}, "runs whatever function it is given, so it knows neither fleets nor hosts"},
+
+	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/move", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "pair", "replay/report", "replay/sweep", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "verify", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
 	{"internal/archtest", nil, "tests only"},
 	{"internal/e2e", nil, "tests only; what they import is not limited"},
 }
