@@ -59,6 +59,8 @@ var layers = []row{
 
 	{"verify", []string{"engine", "engine/llama", "model", "pair", "state", "wire"}, "asks one engine here and one in another process the same; what serves requests is not in it"},
 
+	{"replay/agenda", []string{"engine/timed"}, "orders times, whatever they are of"},
+	{"replay/link", []string{"engine/timed", "replay/agenda"}, "bytes and rates; what travels is the host's"},
 	{"replay/report", []string{"engine/timed", "handoff", "kv", "replay/page"}, "says what came out of a run; what ran is the host's"},
 	{"replay/sweep", []string{"replay/page", "replay/report"}, "runs whatever function it is given, so it knows neither fleets nor hosts"},
 
