@@ -10,6 +10,7 @@ import (
 type Worker struct {
 	registry
 	handoffs, bytes, units, computed *prometheus.CounterVec
+	preemptions                      *prometheus.CounterVec
 	cells, slots, held, mtp          *prometheus.GaugeVec
 	stages, batch                    *prometheus.HistogramVec
 }
@@ -27,6 +28,14 @@ const (
 
 var helds = []Held{HeldSequences, HeldStreams, HeldTickets, HeldBuffers, HeldHandoffs}
 
+// Preemption is what becomes of a request whose memory an older one needed.
+type Preemption string
+
+const (
+	Recomputed Preemption = "recomputed" // it waits, computes what it had again, and goes on
+	Lost       Preemption = "failed"     // it ends here: this worker computes no prompts, or a stream could reach its memory
+)
+
 // Capacity is how a worker's cells or slots are used. The parts add up to Total, which is
 // fixed. Cached are prefixes that no request has; slots have none.
 type Capacity struct {
@@ -41,6 +50,7 @@ func NewWorker(version, role string) *Worker {
 	w.bytes = r.counter("tandem_worker_state_bytes_total", "Payload bytes of state by component and direction (out, in).", "component", "direction")
 	w.units = r.counter("tandem_worker_state_units_total", "Pages and snapshots by direction (out, in).", "unit", "direction")
 	w.computed = r.counter("tandem_worker_computed_tokens_total", "Tokens that the engine consumed, by what for.", "phase")
+	w.preemptions = r.counter("tandem_worker_preemptions_total", "Requests that lost their memory to an older one, by what became of them: recomputed here, or failed.", "outcome")
 	w.cells = r.gauge("tandem_worker_cells", "Attention cells: total, and by state: active, pinned, reserved, cached, free.", "state")
 	w.slots = r.gauge("tandem_worker_slots", "Request slots: total, and by state: active, pinned, reserved, free.", "state")
 	w.held = r.gauge("tandem_worker_held", "What handoffs hold now: sequences, streams, tickets, buffer bytes, unreleased handoffs.", "what")
@@ -55,6 +65,9 @@ func NewWorker(version, role string) *Worker {
 	}
 	for _, p := range []Phase{Prefill, Decode} {
 		w.computed.WithLabelValues(string(p))
+	}
+	for _, p := range []Preemption{Recomputed, Lost} {
+		w.preemptions.WithLabelValues(string(p))
 	}
 	w.Cells(Capacity{})
 	w.Slots(Capacity{})
@@ -86,6 +99,9 @@ func direction(out bool) string {
 func (w *Worker) Computed(p Phase, tokens int) {
 	w.computed.WithLabelValues(string(p)).Add(float64(tokens))
 }
+
+// Preempted counts a request that lost its memory.
+func (w *Worker) Preempted(p Preemption) { w.preemptions.WithLabelValues(string(p)).Inc() }
 
 // Step observes the number of rows of one engine step.
 func (w *Worker) Step(rows int) { w.batch.WithLabelValues().Observe(float64(rows)) }

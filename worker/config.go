@@ -58,6 +58,14 @@ type Config struct {
 	ColocatedOnly string
 	// PageTokens is the number of tokens of one chunk and one page [512].
 	PageTokens int
+	// StepTokens is how many prompt tokens one step computes beside the decodes, of
+	// one prompt at most a page: from two pages on, several prompts take turns
+	// [PageTokens].
+	StepTokens int
+	// Headroom is how many tokens of its answer a request has room for when it is
+	// admitted. What goes beyond takes memory that is free then; without any, the
+	// youngest request loses its own. ContextTokens or more: that never happens.
+	Headroom int
 	// CachedSlots is how many of the engine's slots keep prefixes of earlier prompts
 	// and answers; the others are for sequences. 0: there is no prefix cache.
 	CachedSlots int
@@ -106,6 +114,12 @@ func (c *Config) setDefaults() error {
 	}
 	if c.PageTokens < 1 || c.PageTokens > info.BatchTokens {
 		return fmt.Errorf("worker: pages of %d tokens do not fit batches of %d", c.PageTokens, info.BatchTokens)
+	}
+	if c.StepTokens == 0 {
+		c.StepTokens = c.PageTokens
+	}
+	if c.StepTokens < c.PageTokens || c.Headroom < 0 {
+		return fmt.Errorf("worker: steps of %d tokens with pages of %d, and headroom of %d; a step has a page or more, headroom is not negative", c.StepTokens, c.PageTokens, c.Headroom)
 	}
 	if c.ContextTokens <= 0 || c.ContextTokens > info.ContextTokens {
 		c.ContextTokens = info.ContextTokens

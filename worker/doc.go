@@ -29,7 +29,11 @@
 // scheduler knows (touch, quiet), and it learns that none can any more before the
 // machine does, which may release the memory then.
 //
-// Whoever is admitted has room for its whole answer, so nobody is preempted.
+// Whoever is admitted has room for its prompt and some of its answer
+// (Config.Headroom). When memory is short beyond that, the youngest request that no
+// stream can reach loses its own, and computes its prompt and what it has answered
+// again when there is room; its client sees a pause. A worker that computes no prompts
+// fails it instead, and the gateway may have another one compute it.
 //
 // With a prefix cache (prefix.go), for models whose whole state is pages, sequences
 // that end leave what they computed in slots that are kept for it. A prompt that begins

@@ -67,10 +67,9 @@ func newMemory(cfg Config, info engine.Info) (*memory, error) {
 	}
 	running := min(m.slots, info.BatchTokens)
 	order := sched.Config{
-		// Every decode and one page a step: a decode never waits for more than a page.
-		Budget: cfg.PageTokens + running, Chunk: cfg.PageTokens, Page: cfg.PageTokens, Running: running,
-		// Who is admitted has room for the whole answer, so nobody is ever preempted.
-		Headroom:    cfg.ContextTokens,
+		// Every decode is in every step, and waits for no more than the step's prompts.
+		Budget: max(cfg.StepTokens, cfg.PageTokens) + running, Chunk: cfg.PageTokens, Page: cfg.PageTokens, Running: running,
+		Headroom:    cfg.Headroom,
 		NoRecompute: !cfg.Role.computesPrompts(),
 	}
 	all := sched.Share{Blocks: shape.Blocks, Slots: shape.Slots}
@@ -256,9 +255,13 @@ func (w *Worker) noticed(t *task, n sched.Notice) {
 	case sched.NoteFinished:
 		w.later(func() { w.finished(t) })
 	case sched.NotePreempted:
+		// What is computed again is not sampled again: history has it, and the sampler
+		// stays where it is.
 		t.slot = -1
+		w.preempted(telemetry.Recomputed)
 	case sched.NoteFailed:
 		t.slot = -1
+		w.preempted(telemetry.Lost)
 		w.later(func() { w.failTask(t, buspb.Code_CODE_OVERLOADED, errNoMemory) })
 	}
 }

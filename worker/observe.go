@@ -84,6 +84,12 @@ func (w *Worker) computed(p telemetry.Phase, tokens int) {
 	}
 }
 
+func (w *Worker) preempted(p telemetry.Preemption) {
+	if m := w.cfg.Metrics; m != nil {
+		m.Preempted(p)
+	}
+}
+
 func (w *Worker) stepped(rows int) {
 	if m := w.cfg.Metrics; m != nil {
 		m.Step(rows)

@@ -34,7 +34,16 @@ func (f *engineFlags) check() error {
 	return errors.Join(
 		between("slots", f.Slots, 1, mostSlots), between("context", f.Context, 0, most), between("cells", f.Cells, 0, most),
 		between("page-tokens", f.PageTokens, 8, 1<<16), between("threads", f.Threads, 0, 1024), between("gpu-layers", f.GPULayers, -1, most),
+		f.stepTokens(), between("headroom", f.Headroom, 0, most),
 	)
+}
+
+// stepTokens refuses steps that no page fits into.
+func (f *engineFlags) stepTokens() error {
+	if f.StepTokens == 0 {
+		return nil
+	}
+	return between("step-tokens", f.StepTokens, f.PageTokens, most)
 }
 
 // fits refuses sequences that are longer than the model can tell positions apart.

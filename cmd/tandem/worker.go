@@ -74,7 +74,7 @@ func (c *workerCmd) Run(a *app) error {
 		Wire: wire.Config{
 			Addr: c.Listen, Advertise: c.Advertise, Lane: wire.LaneMode(c.Lane), Lanes: c.Lanes, Window: c.Window,
 		},
-		Bus: bus.Options{URL: c.Bus}, PageTokens: c.PageTokens, CachedSlots: cached, ContextTokens: c.Context,
+		Bus: bus.Options{URL: c.Bus}, PageTokens: c.PageTokens, StepTokens: c.StepTokens, Headroom: c.Headroom, CachedSlots: cached, ContextTokens: c.Context,
 		Log: log, Metrics: metrics, Events: events,
 	}
 	if c.DumpState != "" {
