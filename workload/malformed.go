@@ -44,9 +44,21 @@ func (e *LineError) Error() string {
 // listed is how many malformed lines are kept with their numbers.
 const listed = 20
 
+func malformed(p Problem, detail string) *LineError {
+	return &LineError{Problem: p, Detail: detail}
+}
+
 // Malformed is what was skipped while reading a trace.
 type Malformed struct {
 	Lines  int           // malformed lines in all
 	Counts [problems]int // by Problem
 	First  []LineError   // the first 20
+}
+
+func (m *Malformed) add(e LineError) {
+	m.Lines++
+	m.Counts[e.Problem]++
+	if len(m.First) < listed {
+		m.First = append(m.First, e)
+	}
 }
