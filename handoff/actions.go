@@ -100,8 +100,11 @@ const (
 	ActionMoveAffinity
 	// ActionRetry (R): place the request again, under a new handoff id. ReuseSource: a
 	// pinned state under Reuse is still held by the same source. AvoidSourceFirst:
-	// do not choose source-first again (a lease expired). Fields: ReuseSource,
-	// Reuse, AvoidSourceFirst, Index. Answered by Placed or Failed{PhasePlace}.
+	// do not choose source-first again (a lease expired; see Request.AvoidsSourceFirst).
+	// Pause: workers that failed the request are not asked again before that time
+	// has passed, others at once; the host may shorten it, so that requests
+	// that failed together do not come back together. Fields: ReuseSource, Reuse,
+	// AvoidSourceFirst, Pause, Index. Answered by Placed or Failed{PhasePlace}.
 	ActionRetry
 	// ActionRunColocated (R): send the run command to a worker that computes and
 	// decodes (Reuse and forced input as in Prefill). Fields: Handoff, Reuse, Index.

@@ -16,10 +16,10 @@ func randomRequestFact(r *rand.Rand, now time.Duration, m *Request) RequestFact 
 		Policy: mostly(r, oneOf(r, DestinationFirst, SourceFirst, Disabled), 9), Side: mostly(r, oneOf(r, RoleSource, RoleDestination), RoleRequest, 0),
 		Phase: oneOf(r, PhaseTransfer, PhasePrefill, PhaseDecode, PhaseBook, PhasePlace), Outcome: oneOf(r, 0, OutcomeFailed, OutcomeExpired, OutcomeHandedOff),
 		Finish: mostly(r, 0, FinishStop), Booking: mostly(r, oneOf(r, BookPrefill, BookSource, BookDecode, BookRun), 9), Never: r.IntN(8) == 0,
-		Rebind: r.IntN(2) == 0, Recompute: r.IntN(2) == 0, Retries: uint8(r.IntN(4)),
+		Rebind: r.IntN(2) == 0, Refused: r.IntN(4) == 0, Retry: mostly(r, oneOf(r, RetryRecompute, RetryRebind, 0), RetryNone, 9), Retries: uint8(r.IntN(4)),
 		Handoff: mostly(r, m.handoff, m.reuse, attemptID(uint8(r.IntN(6)))),
 		Index:   mostly(r, m.next, m.next+1, r.IntN(6), -1), MaxTokens: mostly(r, oneOf(r, 0, 5), 1, -1),
-		Deadline: now + time.Duration(mostly(r, 200, 0, 1<<62)), Patience: time.Duration(mostly(r, 50, 0, -1, 1<<62)), Lease: time.Duration(mostly(r, 30, 0, 1, -1)),
+		Deadline: now + time.Duration(mostly(r, 200, 0, 1<<62)), Patience: time.Duration(mostly(r, 50, 0, -1, 1<<62)), Backoff: time.Duration(mostly(r, 8, 0, -1, 1<<62)), Lease: time.Duration(mostly(r, 30, 0, 1, -1)),
 	}
 }
 

@@ -193,6 +193,7 @@ func TestExplore(t *testing.T) {
 	stuck := func(c config) config { c.stuck = true; return c }
 	parts := func(c config) config { c.parts = 2; return c }
 	retry := func(c config, p Policy) config { c.retries, c.retry = 1, p; return c }
+	rebind := func(c config) config { c.onfail = RetryRebind; return c }
 	cases := []struct {
 		name   string
 		cfg    config
@@ -207,6 +208,7 @@ func TestExplore(t *testing.T) {
 		{"destination-first, 2 parts", parts(full(DestinationFirst)), 10_000},
 		{"destination-first, retry", retry(full(DestinationFirst), DestinationFirst), 10_000},
 		{"destination-first, then colocated", retry(full(DestinationFirst), Disabled), 10_000},
+		{"destination-first, rebind only", rebind(retry(full(DestinationFirst), DestinationFirst)), 10_000},
 		{"source-first", full(SourceFirst), 20_000},
 		{"source-first, stuck", stuck(full(SourceFirst)), 10_000},
 		{"source-first, 2 parts", parts(full(SourceFirst)), 10_000},

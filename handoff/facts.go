@@ -116,7 +116,7 @@ const (
 	// Reported by the host's timer in whatever state; counts only if it is due.
 	FactReservationExpired
 	// FactAdmitted (R) creates a request. Fields: Deadline, Patience, Lease, Retries,
-	// MaxTokens, Recompute.
+	// Retry, Backoff, MaxTokens.
 	FactAdmitted
 	// FactPlaced (R): placement decided and the host minted an id for the attempt.
 	// Answers the creation, and Retry. Fields: Policy, Handoff, Rebind.
@@ -138,7 +138,7 @@ const (
 	// an outcome other than HandedOff, FinishedAtSource and Completed, from
 	// ReportStreamFailed (Outcome unset: the source still holds its state), or by
 	// the gateway itself when it cannot place, book or reach a worker. Fields:
-	// Handoff (not with PhasePlace), Side, Phase, Outcome, Never.
+	// Handoff (not with PhasePlace), Side, Phase, Outcome, Never, Refused.
 	FactFailed
 	// FactWorkerLost (R): a worker of the current attempt is gone. Reported from the
 	// registry. Fields: Handoff, Side.

@@ -9,7 +9,7 @@ func (r *runner) do(e event) {
 	case evAdmit:
 		w.admitted, w.placing = true, true
 		r.toRequest(0, RequestFact{Kind: FactAdmitted, Deadline: requestDeadline, Patience: attemptPatience,
-			Retries: w.cfg.retries, MaxTokens: int(w.cfg.tokens), Recompute: w.cfg.again})
+			Retries: w.cfg.retries, MaxTokens: int(w.cfg.tokens), Retry: w.cfg.onfail})
 	case evPlace:
 		a := w.n
 		w.n, w.placing = w.n+1, false
@@ -17,7 +17,7 @@ func (r *runner) do(e event) {
 		if a > 0 {
 			policy = w.cfg.retry
 		}
-		if policy == SourceFirst && w.avoid {
+		if policy == SourceFirst && w.req.AvoidsSourceFirst() {
 			policy = DestinationFirst
 		}
 		w.att[a].policy = policy

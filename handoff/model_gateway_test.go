@@ -104,10 +104,12 @@ func (r *runner) doRequest(cause RequestFact, act RequestAction) {
 		if t.policy == DestinationFirst && !t.has(mReserved) {
 			r.fail(1, "prefill sent before the destination reserved")
 		}
+		r.mayCompute(act)
 		t.srcFrom, t.srcCount = uint8(act.Index), uint8(act.Index)
 		t.reuse = !act.Reuse.IsZero()
 		t.send(mPrefill)
 	case ActionRunColocated:
+		r.mayCompute(act)
 		t.srcFrom, t.srcCount = uint8(act.Index), uint8(act.Index)
 		t.reuse = !act.Reuse.IsZero()
 		t.send(mRun)
@@ -124,7 +126,10 @@ func (r *runner) doRequest(cause RequestFact, act RequestAction) {
 		if w.n >= modelAttempts {
 			r.fail(6, "more attempts than allowed")
 		}
-		w.placing, w.reusable, w.avoid = true, act.ReuseSource, act.AvoidSourceFirst
+		w.placing, w.reusable = true, act.ReuseSource
+		if act.Pause <= 0 || act.Pause > defaultBackoff || act.AvoidSourceFirst != w.req.AvoidsSourceFirst() {
+			r.fail(0, "a retry after %v that avoids source-first: %v", act.Pause, act.AvoidSourceFirst)
+		}
 	case ActionCancel:
 		if act.Side == RoleSource {
 			t.send(mCancelS)
@@ -199,7 +204,26 @@ func (r *runner) ended(id ID, side Role, phase Phase, o Outcome, never bool) {
 		r.toRequest(0, RequestFact{Kind: FactFinished, Handoff: id, Side: side, Index: int(t.dstCount), Finish: FinishStop})
 		return
 	}
+	before := r.w.req
 	r.toRequest(0, RequestFact{Kind: FactFailed, Handoff: id, Side: side, Phase: phase, Outcome: o, Never: never})
+	// A lease that the request still counts on, its attempt's or that of a kept source,
+	// must not be followed by another source-first prefill.
+	counts := id == before.reuse || id == before.handoff && before.state != RequestDecoding
+	if side == RoleSource && o == OutcomeExpired && t.policy == SourceFirst && counts && before.state != RequestDone && !r.w.req.AvoidsSourceFirst() {
+		r.fail(6, "the request heard of a lease that expired and may prefill source-first again")
+	}
+}
+
+// mayCompute checks that a request which may only rebind has no prompt computed twice.
+func (r *runner) mayCompute(act RequestAction) {
+	if r.w.cfg.onfail != RetryRebind || !act.Reuse.IsZero() {
+		return
+	}
+	for a := range attemptOf(act.Handoff) {
+		if t := &r.w.att[a]; t.has(mPrefill) || t.has(mRun) {
+			r.fail(0, "a request that may only rebind computes again")
+		}
+	}
 }
 
 // tokens delivers a cumulative status: every token from the first one the worker

@@ -38,7 +38,7 @@ type config struct {
 	parts   uint8
 	retries uint8
 	tokens  uint8 // completion limit
-	again   bool  // recompute when the destination is lost after the commit
+	onfail  Retry // what failed attempts are answered with
 	stuck   bool  // an aborted stream becomes quiet only when it is forced
 	nofail  bool  // leave out refusals, rejections and invalid data
 	badstep bool  // with nofail: a decode step may fail all the same
@@ -203,7 +203,6 @@ type world struct {
 	admitted  bool
 	placing   bool
 	reusable  bool
-	avoid     bool
 	n         uint8 // attempts placed
 	booked    uint8
 	unmade    uint8 // bookings asked of the router and not confirmed

@@ -25,7 +25,7 @@ func drawConfig(t *rapid.T) config {
 		parts:   rapid.Uint8Range(1, modelParts).Draw(t, "parts"),
 		retries: rapid.Uint8Range(0, 1).Draw(t, "retries"),
 		tokens:  rapid.Uint8Range(1, 4).Draw(t, "tokens"),
-		again:   rapid.Bool().Draw(t, "recompute"),
+		onfail:  rapid.SampledFrom([]Retry{RetryRecompute, RetryRebind, RetryNone}).Draw(t, "on failure"),
 		stuck:   rapid.Bool().Draw(t, "stuck"),
 		nofail:  rapid.Bool().Draw(t, "nofail"),
 		nokill:  rapid.Bool().Draw(t, "nokill"),

@@ -2,8 +2,16 @@ package handoff
 
 import "time"
 
-// defaultLease is the length of one lease renewal when the host gives none.
-const defaultLease = 10 * time.Second
+const (
+	// defaultLease is the length of one lease renewal when the host gives none.
+	defaultLease = 10 * time.Second
+	// defaultBackoff is the first pause before a worker that failed is asked again: some
+	// steps of a busy worker, and little against what a client waits for anyway.
+	defaultBackoff = 250 * time.Millisecond
+	// mostDoublings bounds the pauses: each is twice the one before it, up to 16 times
+	// the first.
+	mostDoublings = 4
+)
 
 // Request is the gateway's machine for one client request; it owns one handoff
 // attempt at a time. The zero value is ready; it is not safe for concurrent
@@ -24,11 +32,13 @@ type Request struct {
 	pinned           bool // the attempt's source reported its pin
 	rebinding        bool // the attempt takes over reuse
 	avoidSourceFirst bool // a lease expired: no other source-first prefill (rule: lease)
-	recompute        bool // after commit, recompute instead of failing
-	retries          uint8
-	booked           uint8 // set of Booking with Book and no Unbook yet
-	confirmed        uint8 // those of them that the router confirmed
-	finishedBy       Role  // side whose completion ended the request
+	retry            Retry
+	retries          uint8  // attempts that are left
+	retried          uint8  // attempts that were given up
+	reuseOrder       Policy // of the attempt whose source is kept
+	booked           uint8  // set of Booking with Book and no Unbook yet
+	confirmed        uint8  // those of them that the router confirmed
+	finishedBy       Role   // side whose completion ended the request
 
 	base      int // tokens the client had when the attempt was placed
 	next      int // index of the next token to forward: grows by one (invariant 9)
@@ -38,6 +48,7 @@ type Request struct {
 	patience time.Duration // longest attempt before its commit
 	until    time.Duration // end of the attempt, or of the request if sooner
 	lease    time.Duration
+	backoff  time.Duration
 	renewAt  time.Duration // next lease renewal, while renewing
 	seq      uint64
 }
@@ -54,6 +65,10 @@ func (m *Request) Next() int { return m.next }
 
 // Handoff returns the id of the current attempt, zero when there is none.
 func (m *Request) Handoff() ID { return m.handoff }
+
+// AvoidsSourceFirst reports whether a source-first lease of the request expired: another
+// source-first placement is refused.
+func (m *Request) AvoidsSourceFirst() bool { return m.avoidSourceFirst }
 
 // Owner returns the side whose tokens are forwarded now, 0 when there is none.
 func (m *Request) Owner() Role {
@@ -180,15 +195,22 @@ func (f *RequestFact) side() Role {
 }
 
 func (m *Request) admit(now time.Duration, f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
-	if f.Deadline <= now || f.Patience < 0 || f.Lease < 0 || f.MaxTokens < 0 {
-		return m.refuse(dst, f, ErrInvalid, "a deadline in the future and no negative limits")
+	if f.Deadline <= now || f.Patience < 0 || f.Lease < 0 || f.Backoff < 0 || f.MaxTokens < 0 || f.Retry > RetryNone {
+		return m.refuse(dst, f, ErrInvalid, "a deadline in the future, no negative limits and a retry policy")
 	}
 	m.state = RequestAdmitted
 	m.deadline, m.until, m.patience, m.lease = f.Deadline, f.Deadline, f.Patience, f.Lease
 	if m.lease == 0 {
 		m.lease = defaultLease
 	}
-	m.maxTokens, m.retries, m.recompute = f.MaxTokens, f.Retries, f.Recompute
+	m.backoff = f.Backoff
+	if m.backoff == 0 {
+		m.backoff = defaultBackoff
+	}
+	m.maxTokens, m.retries, m.retry = f.MaxTokens, f.Retries, f.Retry
+	if m.retry == RetryNone {
+		m.retries = 0
+	}
 	return dst, Applied, nil
 }
 
@@ -202,6 +224,8 @@ func (m *Request) place(now time.Duration, f *RequestFact, dst []RequestAction) 
 		return m.refuse(dst, f, ErrInvalid, "a policy and a handoff id")
 	case f.Handoff == m.last:
 		return m.refuse(dst, f, ErrInvalid, "a new handoff id for every attempt")
+	case !f.Rebind && m.retry == RetryRebind && !m.reuse.IsZero():
+		return m.refuse(dst, f, ErrImpossible, "a placement on the worker that holds the state: this request is not computed twice")
 	case f.Policy == SourceFirst && m.avoidSourceFirst:
 		return m.refuse(dst, f, ErrImpossible, "another policy: a source-first lease of this request expired")
 	}
@@ -296,7 +320,7 @@ func (m *Request) reserveRefused(now time.Duration, f *RequestFact, dst []Reques
 		return dst, NoOp, nil
 	}
 	m.goneDestination = true
-	f.Phase, f.Outcome, f.Side = PhaseReserve, OutcomeFailed, RoleDestination
+	f.Phase, f.Outcome, f.Side, f.Refused = PhaseReserve, OutcomeFailed, RoleDestination, true
 	return m.giveUp(now, f, dst), Applied, nil
 }
 

@@ -14,13 +14,15 @@ type RequestFact struct {
 	Booking   Booking       `json:"booking,omitempty"`     // the booking that was made
 	Never     bool          `json:"never,omitempty"`       // no retry can succeed
 	Rebind    bool          `json:"rebind,omitempty"`      // the placement takes over the pinned source
-	Recompute bool          `json:"recompute,omitempty"`   // after commit, recompute elsewhere instead of failing
+	Refused   bool          `json:"refused,omitempty"`     // the worker of Side took nothing: nothing was begun there
+	Retry     Retry         `json:"retry,omitempty"`       // what failed attempts are answered with
 	Retries   uint8         `json:"retries,omitempty"`     // attempts after the first
 	Handoff   ID            `json:"handoff,omitzero"`      // the attempt the message belongs to
 	Index     int           `json:"index,omitempty"`       // absolute token index, from 0
 	MaxTokens int           `json:"max_tokens,omitempty"`  // completion token limit; 0 = no limit
 	Deadline  time.Duration `json:"deadline_ns,omitempty"` // host time at which the request ends
 	Patience  time.Duration `json:"patience_ns,omitempty"` // longest time from placement to commit; 0 = until Deadline
+	Backoff   time.Duration `json:"backoff_ns,omitempty"`  // first pause before a worker that failed is asked again; 0 = 250 ms
 	Lease     time.Duration `json:"lease_ns,omitempty"`    // length of one lease renewal, sent three times per length; 0 = 10 s
 }
 
@@ -41,6 +43,7 @@ type RequestAction struct {
 	Index            int           `json:"index,omitempty"`
 	Seq              uint64        `json:"seq,omitempty"`
 	For              time.Duration `json:"for_ns,omitempty"`
+	Pause            time.Duration `json:"pause_ns,omitempty"`
 	At               time.Duration `json:"at_ns,omitempty"`
 }
 

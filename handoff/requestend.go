@@ -106,29 +106,37 @@ func (m *Request) renewing() bool {
 // giveUp abandons and fences the current attempt and tries again if that is
 // allowed, else ends the request with one error.
 func (m *Request) giveUp(now time.Duration, f *RequestFact, dst []RequestAction) []RequestAction {
-	owned := m.state == RequestDecoding || m.state == RequestRunning && m.next > m.base
-	if f.Never || m.retries == 0 || owned && !m.recompute {
+	// The source keeps what a later attempt can take over: what it pinned, or what it
+	// pinned before and this attempt has not taken over.
+	pinned := m.pinned && !m.goneSource && m.state != RequestDecoding
+	kept := m.rebinding && (!m.askedSource || f.Refused && f.Side == RoleSource)
+	begun := m.askedSource && !(f.Refused && f.Side == RoleSource)
+	if f.Never || m.retries == 0 || m.retry == RetryRebind && begun && !pinned {
 		return m.finish(failureStatus(f), f, dst)
 	}
-	m.retries--
 	if m.askedDestination && !m.goneDestination {
 		dst = m.cancel(m.handoff, RoleDestination, ReasonAbandoned, dst)
 	}
-	keep := m.pinned && !m.goneSource && m.state != RequestDecoding
-	if m.askedSource && !m.goneSource && !keep && m.state != RequestDecoding {
+	if m.askedSource && !m.goneSource && !pinned && m.state != RequestDecoding {
 		dst = m.cancel(m.handoff, RoleSource, ReasonAbandoned, dst)
 	}
-	dst = m.dropReuse(ReasonAbandoned, dst)
-	if keep {
-		m.reuse = m.handoff
+	if !kept {
+		dst = m.dropReuse(ReasonAbandoned, dst)
+	}
+	if pinned {
+		m.reuse, m.reuseOrder = m.handoff, m.policy
 		m.renewAt = now // the lease may not have been renewed for a while
 	}
 	dst = m.unbookAll(dst)
 	m.state, m.until = RequestAdmitted, m.deadline
 	m.handoff = ID{}
 	m.pinned, m.rebinding, m.askedSource, m.askedDestination = false, false, false, false
-	return append(dst, RequestAction{Kind: ActionRetry, ReuseSource: keep, Reuse: m.reuse,
-		AvoidSourceFirst: m.avoidSourceFirst, Phase: f.Phase, Outcome: f.Outcome, Index: m.next})
+	n := min(m.retried, mostDoublings)
+	pause := min(m.backoff, (1<<62)>>n) << n
+	m.retries--
+	m.retried++
+	return append(dst, RequestAction{Kind: ActionRetry, ReuseSource: !m.reuse.IsZero(), Reuse: m.reuse,
+		AvoidSourceFirst: m.avoidSourceFirst, Pause: pause, Phase: f.Phase, Outcome: f.Outcome, Index: m.next})
 }
 
 // finish ends the request: everything is cancelled and unbooked, once.
@@ -172,10 +180,18 @@ func (m *Request) fenced(f *RequestFact, side Role, dst []RequestAction) ([]Requ
 	if f.Handoff == m.reuse && side == RoleSource {
 		switch f.Kind {
 		case FactFailed, FactWorkerLost, FactSourceReleased:
+			expired := f.Outcome == OutcomeExpired && m.reuseOrder == SourceFirst && !m.avoidSourceFirst
+			if m.rebinding && !expired {
+				break // the attempt that takes it over learns it
+			}
+			m.avoidSourceFirst = m.avoidSourceFirst || expired
 			if !m.rebinding { // the kept state is gone: nothing to take over
 				m.reuse = ID{}
-				return dst, Applied, nil
+				if m.retry == RetryRebind {
+					return m.finish(StatusFailed, f, dst), Applied, nil
+				}
 			}
+			return dst, Applied, nil
 		}
 		return dst, NoOp, nil // kept on purpose
 	}

@@ -67,8 +67,8 @@ func (s *scene) run(t *testing.T, d *datadriven.TestData) string {
 				cfg.tokens = uint8(number(t, a.Vals[0]))
 			case "stuck":
 				cfg.stuck = true
-			case "recompute":
-				cfg.again = true
+			case "onfail":
+				must(t, cfg.onfail.UnmarshalText([]byte(a.Vals[0])))
 			default:
 				t.Fatalf("%s: unknown argument %s", d.Pos, a.Key)
 			}

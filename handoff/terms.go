@@ -83,6 +83,36 @@ func (r *Result) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
+// Retry says what a request does when an attempt fails.
+type Retry uint8
+
+// Retry policies. The zero value means RetryRecompute.
+const (
+	// RetryRecompute: another attempt. Before the commit it takes over the pinned state
+	// while that lives; otherwise the prompt and the tokens that the client has
+	// are computed again.
+	RetryRecompute Retry = 1 + iota
+	// RetryRebind: another attempt only where nothing has to be computed twice: before
+	// anything was, or from the pinned state.
+	RetryRebind
+	// RetryNone: the first failure ends the request.
+	RetryNone
+)
+
+var retryNames = []string{"", "recompute", "rebind", "none"}
+
+// String returns the stable name.
+func (r Retry) String() string { return nameOf("retry", retryNames, r) }
+
+// MarshalText writes the stable name.
+func (r Retry) MarshalText() ([]byte, error) { return textOf("retry", retryNames, r) }
+
+// UnmarshalText reads the stable name.
+func (r *Retry) UnmarshalText(text []byte) (err error) {
+	*r, err = fromText[Retry]("retry", retryNames, text)
+	return err
+}
+
 // Outcome says how a handoff ended on one side. It is set once.
 type Outcome uint8
 
