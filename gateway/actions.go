@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/tandem-llm/tandem/api/openai"
@@ -91,7 +92,9 @@ func (q *request) retry(act handoff.RequestAction) {
 	q.g.metrics.Retried(reason)
 	q.why = reason
 	q.g.cfg.Log.Info("request retried", "request", q.key, "why", string(reason), "phase", act.Phase.String(), "tokens", act.Index)
-	q.avoidSourceFirst = q.avoidSourceFirst || act.AvoidSourceFirst
+	// Between half of the pause and all of it: requests that a worker failed together
+	// do not come back together.
+	q.resumeAt = q.g.now() + act.Pause/2 + rand.N(act.Pause/2+1)
 	q.holder = nil
 	if act.ReuseSource {
 		q.holder = q.attempt(act.Reuse)

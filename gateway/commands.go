@@ -210,7 +210,8 @@ func (q *request) replied(a *attempt, side handoff.Role, phase handoff.Phase, r 
 		} else {
 			f.Never = !r.GetRetry() && q.nobodyElse(a.target(side))
 		}
-		f.Outcome = handoff.OutcomeFailed // nothing is held there
+		f.Outcome, f.Refused = handoff.OutcomeFailed, true // nothing is held there
+		q.refuser = a.target(side)
 	}
 	q.note(workerError(r.GetCode()))
 	q.avoid = append(q.avoid, a.target(side))

@@ -44,6 +44,15 @@ func ParseOrder(s string) (handoff.Policy, error) {
 	return 0, errors.New("gateway: unknown order: use destination-first or source-first")
 }
 
+// ParseRetry reads the name of a retry policy.
+func ParseRetry(s string) (handoff.Retry, error) {
+	var r handoff.Retry
+	if r.UnmarshalText([]byte(s)) != nil {
+		return 0, errors.New("gateway: unknown retry policy: use recompute, rebind or none")
+	}
+	return r, nil
+}
+
 // Config is everything a gateway is told. Zero values mean the defaults that the comments name.
 type Config struct {
 	Name        string // the gateway's name on the bus; required
@@ -77,7 +86,7 @@ type Config struct {
 	DefaultMaxTokens int
 
 	Retries        int           // attempts after the first; default 3, negative: none
-	NoRecompute    bool          // after a commit, fail instead of recomputing elsewhere
+	Retry          handoff.Retry // what failed attempts are answered with; default RetryRecompute
 	RequestTimeout time.Duration // life of a request after admission; default 10 min
 	QueueTimeout   time.Duration // longest wait for admission; default 1 min
 	Patience       time.Duration // placement to commit; default half of RequestTimeout
@@ -149,6 +158,10 @@ func (c *Config) normalize() error {
 	defaultTo(&c.Order, handoff.DestinationFirst)
 	if _, err := ParseOrder(c.Order.String()); err != nil {
 		return fmt.Errorf("%w: Order: %w", ErrConfig, err)
+	}
+	defaultTo(&c.Retry, handoff.RetryRecompute)
+	if _, err := ParseRetry(c.Retry.String()); err != nil {
+		return fmt.Errorf("%w: Retry: %w", ErrConfig, err)
 	}
 	defaultTo(&c.Template, c.Vocab.ChatTemplate())
 	defaultTo(&c.MaxActive, 256)

@@ -241,8 +241,9 @@ type placement struct {
 	rebind              bool         // the source takes over the state it holds
 }
 
-// place chooses workers. holder, when set, is a source that holds state to take over.
-func (f *fleet) place(mode Mode, q route.Request, holder route.Target) (placement, error) {
+// place chooses workers. holder, when set, is a source that holds state to take over; with only, no
+// other source will do.
+func (f *fleet) place(mode Mode, q route.Request, holder route.Target, only bool) (placement, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	q.Model = f.model
@@ -250,10 +251,11 @@ func (f *fleet) place(mode Mode, q route.Request, holder route.Target) (placemen
 		t, err := f.router.ChooseWhole(q)
 		return placement{policy: handoff.Disabled, source: t}, err
 	}
-	if !holder.IsZero() && f.router.Live(holder) {
+	if !holder.IsZero() && (only || f.router.Live(holder)) {
 		q.Source = holder
-		if p, err := f.router.ChoosePair(q); err == nil {
-			return placement{handoff.DestinationFirst, p.Prefill, p.Decode, true}, nil
+		p, err := f.router.ChoosePair(q)
+		if err == nil || only {
+			return placement{handoff.DestinationFirst, p.Prefill, p.Decode, true}, err
 		}
 		q.Source = route.Target{}
 	}

@@ -223,13 +223,14 @@ func rejectionOf(e *openai.Error) telemetry.Rejection {
 
 // how is how a request is to be served.
 type how struct {
-	mode  Mode
-	order handoff.Policy // of a handoff
+	mode      Mode
+	order     handoff.Policy // of a handoff
+	onFailure handoff.Retry
 }
 
 // how is what a request's headers say, and for the rest the gateway's configuration.
 func (g *Gateway) how(r *http.Request) (how, *openai.Error) {
-	h := how{g.cfg.Mode, g.cfg.Order}
+	h := how{g.cfg.Mode, g.cfg.Order, g.cfg.Retry}
 	var err error
 	if v := r.Header.Get("Tandem-Mode"); v != "" {
 		if h.mode, err = ParseMode(strings.ToLower(v)); err != nil {
@@ -239,6 +240,11 @@ func (g *Gateway) how(r *http.Request) (how, *openai.Error) {
 	if v := r.Header.Get("Tandem-Order"); v != "" {
 		if h.order, err = ParseOrder(strings.ToLower(v)); err != nil {
 			return how{}, badRequest(openai.CodeUnsupportedHeader, "Tandem-Order", "Tandem-Order must be destination-first or source-first.")
+		}
+	}
+	if v := r.Header.Get("Tandem-Retry"); v != "" {
+		if h.onFailure, err = ParseRetry(strings.ToLower(v)); err != nil {
+			return how{}, badRequest(openai.CodeUnsupportedHeader, "Tandem-Retry", "Tandem-Retry must be recompute, rebind or none.")
 		}
 	}
 	return h, nil

@@ -3,6 +3,7 @@ package gateway
 import (
 	"crypto/rand"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,9 +42,11 @@ type request struct {
 	attempts []*attempt // all, the current one last
 	avoid    []route.Target
 	exclude  []route.Target
-	holder   *attempt // its pinned source may be taken over by the next attempt
-	waiting  bool     // for a worker to place it on, until giveUpAt
-	giveUpAt time.Duration
+	holder   *attempt      // its pinned source may be taken over by the next attempt
+	refuser  route.Target  // refused the last attempt, and nothing was begun there
+	waiting  bool          // for a worker to place it on, or a pause to end
+	resumeAt time.Duration // workers that failed it are left alone until then
+	giveUpAt time.Duration // ends the wait for a worker; 0 while none is missing
 
 	incoming *buspb.Token // the token that a TokenOut fact being applied speaks of
 	emitted  []int32      // tokens given to the client: forced input of every later attempt
@@ -54,8 +57,6 @@ type request struct {
 	lastAt   time.Duration // when the newest token came
 	failure  *openai.Error // what the client is told if the request fails
 	served   telemetry.Mode
-
-	avoidSourceFirst bool // a lease of this request ran out
 
 	why   telemetry.Retry    // why the next attempt is made
 	final *telemetry.Request // from the request's end until its records are published
@@ -74,6 +75,7 @@ type attempt struct {
 	endpoint *buspb.Endpoint // of the side that waits for the stream
 	ticket   []byte          // opens it; secret, forgotten when the request ends
 	skip     uint32
+	reserved bool        // the destination said so
 	forced   int         // tokens of the answer that the source was given with the prompt
 	seen     [3]sequence // statuses known, by side
 	gap      [3]bool     // by side: tokens came before those that precede them
@@ -112,7 +114,7 @@ func (q *request) start() {
 	g.metrics.RequestStarted()
 	q.apply(handoff.RequestFact{
 		Kind: handoff.FactAdmitted, Deadline: q.deadline, Patience: g.cfg.Patience,
-		Retries: uint8(g.cfg.Retries), MaxTokens: q.maxTokens, Recompute: !g.cfg.NoRecompute,
+		Retries: uint8(g.cfg.Retries), MaxTokens: q.maxTokens, Retry: q.onFailure,
 	})
 	q.place()
 }
@@ -198,13 +200,17 @@ func (q *request) place() {
 	if q.holder != nil {
 		holder = q.holder.source
 	}
-	p, err := g.fleet.place(q.mode, q.placing(), holder)
-	if err != nil {
+	p, err := g.fleet.place(q.mode, q.placing(), holder, q.onFailure == handoff.RetryRebind)
+	switch {
+	case err != nil:
 		q.placeFailed(err)
+		return
+	case q.failedBefore(p) && g.now() < q.resumeAt:
+		q.placeLater(q.resumeAt)
 		return
 	}
 	q.stopWaiting()
-	if p.policy == handoff.DestinationFirst && q.order == handoff.SourceFirst && !q.avoidSourceFirst {
+	if p.policy == handoff.DestinationFirst && q.order == handoff.SourceFirst && !q.machine.AvoidsSourceFirst() {
 		p.policy = handoff.SourceFirst
 	}
 	a := &attempt{id: mint(), placement: p, placed: g.now()}
@@ -227,11 +233,11 @@ func (q *request) placeFailed(err error) {
 	var refused *route.RefusedError
 	hopeless := !errors.As(err, &refused) ||
 		len(q.attempts) == 0 && (refused.Has(route.Incompatible) || refused.Has(route.TooLong))
-	if !q.waiting && (len(q.attempts) > 0 || g.fleet.wasReady(q.mode)) {
-		q.waiting, q.giveUpAt = true, now+g.cfg.PlaceWait
-		q.placer = time.AfterFunc(g.cfg.PlaceWait, q.workersChanged)
+	if q.giveUpAt == 0 && (len(q.attempts) > 0 || g.fleet.wasReady(q.mode)) {
+		q.giveUpAt = now + g.cfg.PlaceWait
 	}
-	if !hopeless && q.waiting && now < q.giveUpAt {
+	if !hopeless && now < q.giveUpAt {
+		q.placeLater(q.giveUpAt)
 		return
 	}
 	q.stopWaiting()
@@ -239,8 +245,26 @@ func (q *request) placeFailed(err error) {
 	q.apply(handoff.RequestFact{Kind: handoff.FactFailed, Phase: handoff.PhasePlace, Never: len(q.attempts) == 0})
 }
 
+// failedBefore reports whether a placement goes back to a worker that failed this request. What
+// a source holds is a reason to go back to it, unless it has just refused.
+func (q *request) failedBefore(p placement) bool {
+	if !p.destination.IsZero() && slices.Contains(q.avoid, p.destination) {
+		return true
+	}
+	return p.source == q.refuser || !p.rebind && slices.Contains(q.avoid, p.source)
+}
+
+// placeLater looks for a place again at the given time, or when a worker joins before.
+func (q *request) placeLater(at time.Duration) {
+	if q.placer != nil {
+		q.placer.Stop()
+	}
+	q.waiting = true
+	q.placer = time.AfterFunc(at-q.g.now(), q.workersChanged)
+}
+
 func (q *request) stopWaiting() {
-	q.waiting = false
+	q.waiting, q.giveUpAt, q.refuser = false, 0, route.Target{}
 	if q.placer != nil {
 		q.placer.Stop()
 		q.placer = nil

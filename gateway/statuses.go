@@ -99,6 +99,7 @@ func (q *request) told(a *attempt, side handoff.Role, st *buspb.Status) bool {
 	f := handoff.RequestFact{Handoff: a.id, Side: side}
 	switch b := st.GetBody().(type) {
 	case *buspb.Status_Reserved:
+		a.reserved = true
 		if a.skip = b.Reserved.GetSkipTokens(); a.policy == handoff.DestinationFirst {
 			a.endpoint, a.ticket = b.Reserved.GetEndpoint(), b.Reserved.GetTicket()
 		}
@@ -218,7 +219,7 @@ func (q *request) phase(a *attempt, side handoff.Role, code buspb.Code) handoff.
 		return handoff.PhaseDecode
 	case code == buspb.Code_CODE_TRANSFER:
 		return handoff.PhaseTransfer
-	case side == handoff.RoleDestination && a.ticket == nil:
+	case side == handoff.RoleDestination && !a.reserved:
 		return handoff.PhaseReserve
 	case side == handoff.RoleDestination:
 		return handoff.PhaseActivate

@@ -33,6 +33,7 @@ type gatewayFlags struct {
 	MaxPerTenant   int           `default:"0" help:"Most samples of one API key's tenant at once, waiting ones included; 0: no limit."`
 	RequestTimeout time.Duration `default:"10m" help:"Longest life of a request."`
 	Retries        int           `default:"3" help:"Attempts after the first."`
+	Retry          string        `default:"recompute" enum:"recompute,rebind,none" help:"What a failed attempt is answered with: recompute tries elsewhere and computes again what was lost, rebind tries only where nothing has to be computed twice, none reports the failure. A request's Tandem-Retry header overrides it."`
 	SLOTTFT        time.Duration `name:"slo-ttft" default:"0" help:"Objective for the time to the first token, counted in the metrics (docs/telemetry.md); 0: none."`
 	SLOTPOT        time.Duration `name:"slo-tpot" default:"0" help:"Objective for the mean time per further token; 0: none."`
 	OTLP           string        `name:"otlp" help:"Send one trace for each request to this OTLP/HTTP collector, such as http://127.0.0.1:4318; without it the standard OTEL_EXPORTER_OTLP_ENDPOINT counts." placeholder:"URL"`
@@ -43,7 +44,7 @@ func (f *gatewayFlags) args() []string {
 		"--listen=" + f.Listen, "--bus-listen=" + f.BusListen, "--mode=" + f.Mode, "--order=" + f.Order,
 		"--max-active=" + strconv.Itoa(f.MaxActive), "--max-queue=" + strconv.Itoa(f.MaxQueue),
 		"--max-per-tenant=" + strconv.Itoa(f.MaxPerTenant),
-		"--request-timeout=" + f.RequestTimeout.String(), "--retries=" + strconv.Itoa(f.Retries),
+		"--request-timeout=" + f.RequestTimeout.String(), "--retries=" + strconv.Itoa(f.Retries), "--retry=" + f.Retry,
 		"--slo-ttft=" + f.SLOTTFT.String(), "--slo-tpot=" + f.SLOTPOT.String(),
 	}
 	if f.OTLP != "" {
@@ -183,10 +184,11 @@ func (c *gatewayCmd) config(ctx context.Context, a *app) (gateway.Config, error)
 		return gateway.Config{}, err
 	}
 	order, _ := gateway.ParseOrder(c.Order) // the enum admits valid names only
+	retry, _ := gateway.ParseRetry(c.Retry)
 	cfg := gateway.Config{
 		Version: version(), Model: c.modelName(), Vocab: vocab, Tokenizer: m.Tokenizer.Digest,
 		Mode: gateway.Mode(c.Mode), Order: order, MaxActive: c.MaxActive, MaxQueue: c.MaxQueue, MaxPerTenant: c.MaxPerTenant,
-		RequestTimeout: c.RequestTimeout, Retries: c.Retries, ShutdownGrace: c.Drain,
+		RequestTimeout: c.RequestTimeout, Retries: c.Retries, Retry: retry, ShutdownGrace: c.Drain,
 		SLO: telemetry.SLO{TTFT: c.SLOTTFT, TPOT: c.SLOTPOT}, Metrics: telemetry.NewGateway(version()),
 	}
 	if c.Retries == 0 {
