@@ -2,6 +2,7 @@ package timed
 
 import (
 	"errors"
+	"math"
 
 	"github.com/tandem-llm/tandem/state"
 )
@@ -35,6 +36,51 @@ func (g Geometry) Snapshot(tokens int64) int64 {
 
 // Bytes is the whole state of a sequence of that many tokens.
 func (g Geometry) Bytes(tokens int64) int64 { return g.PerToken()*tokens + g.Snapshot(tokens) }
+
+// Geometry computes the size of a sequence's state from the model's shape. Of the
+// options it uses the element sizes, 0 meaning the usual ones, and whether
+// speculation keeps state of the MTP layers.
+func (s *ModelSpec) Geometry(o Options) Geometry {
+	or := func(v, d float64) float64 {
+		if v == 0 {
+			return d
+		}
+		return v
+	}
+	kv, ssm, conv := or(o.KVBits, 16), or(o.RecurrentBits, 32), or(o.ConvBits, 16)
+	bytes := func(elements int, bits float64) int64 { return int64(math.Ceil(float64(elements) * bits / 8)) }
+	var g Geometry
+	for _, b := range s.Blocks {
+		switch {
+		case b.Attention != nil && b.Attention.Window > 0:
+			g.WindowPerToken += bytes(b.cached(), kv)
+			g.WindowTokens = max(g.WindowTokens, int64(b.Attention.Window))
+		case b.Mamba != nil:
+			inner := b.Mamba.Heads * b.Mamba.HeadDim
+			g.Recurrent += bytes(b.Count*inner*b.Mamba.State, ssm)
+			g.Conv += bytes(b.Count*(inner+2*b.Mamba.Groups*b.Mamba.State)*(b.Mamba.Conv-1), conv)
+		default:
+			g.AttentionPerToken += bytes(b.cached(), kv)
+		}
+	}
+	if o.Speculation != nil && o.Speculation.Kind == MTP {
+		for _, b := range s.MTP {
+			g.MTPPerToken += bytes(b.cached(), kv)
+		}
+	}
+	return g
+}
+
+// cached is elements of attention state per token over the group's layers.
+func (b *Block) cached() int {
+	switch {
+	case b.Attention != nil:
+		return b.Count * 2 * b.Attention.KVHeads * b.Attention.HeadDim
+	case b.MLA != nil:
+		return b.Count * (b.MLA.KVRank + b.MLA.RopeDim)
+	}
+	return 0
+}
 
 // A Part is one component of a sequence's state.
 type Part struct {

@@ -33,6 +33,10 @@ type Model struct {
 	geometry Geometry
 	moves    Moves
 	spec     *Speculation
+
+	// Bytes of one device: its memory, its weights, and attention state per token;
+	// 0 where not known.
+	memory, resident, perToken float64
 }
 
 // A law is one kind of cost model.
@@ -120,7 +124,7 @@ func (m *Model) Step(b *Batch) Time {
 		}
 		return m.curveOf(b.Decodes).at(b.Context)
 	}
-	return toTime(m.law.mixed(b))
+	return max(1, Picoseconds(m.law.mixed(b)))
 }
 
 // Stretch is the time of steps decode steps in a row, in which nothing but the
@@ -162,13 +166,19 @@ func (t Time) Quantize() Time {
 	return Time(low + (next-low)/2)
 }
 
-// toTime rounds picoseconds to a step's time: at least one, at most Never.
-func toTime(ps float64) Time {
-	if !(ps > 1) {
-		return 1
+// Capacity is the number of tokens whose attention state fits beside the weights
+// when the engine may use that fraction of the memory; windows and fixed-size
+// state, which depend on the number of sequences, are not taken off. It is 0 if
+// the weights alone do not fit, and -1 if the model does not know its memory.
+func (m *Model) Capacity(fraction float64) int64 {
+	if m.memory == 0 || m.perToken == 0 {
+		return -1
 	}
-	return OfSeconds(ps / float64(Second))
+	return max(0, int64((float64(m.memory*fraction)-m.resident)/m.perToken))
 }
+
+// WeightBytes is the weights that one device holds, 0 if the model does not know.
+func (m *Model) WeightBytes() int64 { return int64(m.resident) }
 
 // Moves are the costs of moving state in and out of an engine, apart from the
 // wire. A rate of 0 means that it takes no time.

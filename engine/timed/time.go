@@ -35,8 +35,12 @@ func Of(d time.Duration) Time {
 
 // OfSeconds converts s and rounds to the nearest picosecond. What does not fit
 // becomes the largest (or smallest) Time, NaN becomes 0.
-func OfSeconds(s float64) Time {
-	ps := math.RoundToEven(s * float64(Second))
+func OfSeconds(s float64) Time { return Picoseconds(s * float64(Second)) }
+
+// Picoseconds rounds to the nearest picosecond. What does not fit becomes the
+// largest (or smallest) Time, NaN becomes 0.
+func Picoseconds(ps float64) Time {
+	ps = math.RoundToEven(ps)
 	switch {
 	case ps >= math.MaxInt64:
 		return math.MaxInt64
