@@ -56,3 +56,16 @@ type Handoff struct {
 	Bytes         int64 // that went over the link
 	SkippedTokens int   // prompt tokens not sent, because the destination had them
 }
+
+// TTST is the time from the first token to the second. It means something with
+// Output ≥ 2.
+func (q *Request) TTST() timed.Time { return q.Second - q.First }
+
+// TPOT is the mean time per token after the first, truncated to picoseconds; 0
+// with fewer than two tokens.
+func (q *Request) TPOT() timed.Time {
+	if q.Output < 2 {
+		return 0
+	}
+	return (q.End - q.First) / timed.Time(q.Output-1)
+}
