@@ -11,8 +11,8 @@ func (s *ModelSpec) Check() error {
 	if s.Hidden < 1 || s.Hidden > maxSize || s.Vocab < 1 || s.Vocab > maxSize || s.Context < 0 {
 		return fmt.Errorf("timed: model %q: hidden and vocab are from 1 to %d, context is not negative", s.Name, maxSize)
 	}
-	if len(s.Blocks) == 0 || len(s.Blocks) > 1024 || len(s.MTP) > 64 {
-		return fmt.Errorf("timed: model %q: needs 1 to 1024 groups of layers, and at most 64 of MTP layers", s.Name)
+	if len(s.Blocks) == 0 || len(s.Blocks) > 64 || len(s.MTP) > 8 {
+		return fmt.Errorf("timed: model %q: needs 1 to 64 groups of layers, and at most 8 of MTP layers", s.Name)
 	}
 	for i, b := range append(s.Blocks[:len(s.Blocks):len(s.Blocks)], s.MTP...) {
 		if err := b.check(); err != nil {
@@ -52,8 +52,8 @@ func (b *Block) check() error {
 	if e := b.MoE; e != nil {
 		feeds++
 		sizes["experts"], sizes["top_k"], sizes["width"] = e.Experts, e.TopK, e.Width
-		if e.TopK > e.Experts || e.Experts > 1<<14 {
-			return fmt.Errorf("%d of %d experts", e.TopK, e.Experts)
+		if e.TopK > e.Experts || e.Experts > 1<<12 {
+			return fmt.Errorf("top_k is %d of %d experts, which are at most 4096", e.TopK, e.Experts)
 		}
 		if e.SharedWidth < 0 || e.SharedWidth > maxSize || e.Latent < 0 || e.Latent > maxSize {
 			return fmt.Errorf("shared_width is %d, latent is %d", e.SharedWidth, e.Latent)

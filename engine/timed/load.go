@@ -1,207 +1,185 @@
 package timed
 
-import "math"
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
 
-// A load is what some layers ask of one device: operations over all ways of
-// tensor parallelism, bytes of one way.
-type load struct {
-	token   float64   // FLOP per token: weights and recurrence
-	pair    float64   // FLOP per token and token of context it sees, full attention
-	windows []window  // the same of sliding-window layers
-	latent  []latent  // the same of multi-head latent attention
-	weights float64   // bytes of weights that every step reads
-	experts []experts // bytes of weights that steps read by chance
-	read    float64   // bytes read per token of context of a sequence
-	write   float64   // bytes written per new token
-	state   float64   // bytes of fixed-size state of a sequence
-	reduces float64   // all-reduces of tensor parallelism in a step
-	layers  float64
-	params  float64 // weights in all, and those that one token uses
-	active  float64
+	"go.yaml.in/yaml/v3"
+)
+
+// Spec describes a model of any kind: what a fleet's configuration holds, and a
+// file of its own that Load reads. Exactly one kind is given: a roofline (Model
+// or ModelSpec on Hardware or HardwareSpec), a Preset, or one of the other four.
+// With those, Model or ModelSpec may still say how large a sequence's state is.
+type Spec struct {
+	// Note is for people.
+	Note string `yaml:"note,omitempty" json:"note,omitempty"`
+
+	Model        string        `yaml:"model,omitempty" json:"model,omitempty"`
+	ModelSpec    *ModelSpec    `yaml:"model_spec,omitempty" json:"model_spec,omitempty"`
+	Hardware     string        `yaml:"hardware,omitempty" json:"hardware,omitempty"`
+	HardwareSpec *HardwareSpec `yaml:"hardware_spec,omitempty" json:"hardware_spec,omitempty"`
+	Options      `yaml:",inline"`
+
+	Preset     string      `yaml:"preset,omitempty" json:"preset,omitempty"`
+	Fitted     *Fitted     `yaml:"fitted,omitempty" json:"fitted,omitempty"`
+	Polynomial *Polynomial `yaml:"polynomial,omitempty" json:"polynomial,omitempty"`
+	Table      *Table      `yaml:"table,omitempty" json:"table,omitempty"`
+	Fixed      *Fixed      `yaml:"fixed,omitempty" json:"fixed,omitempty"`
 }
 
-type window struct {
-	width      int64
-	pair, read float64
+// maxFile bounds a file that Load reads.
+const maxFile = 4 << 20
+
+// Load reads a Spec as YAML (or JSON) and makes its model. Unknown fields are
+// errors. It reads at most 4 MiB.
+func Load(r io.Reader) (*Model, error) {
+	raw, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("timed: read the timing model: %w", err)
+	}
+	if len(raw) > maxFile {
+		return nil, errors.New("timed: the timing model is larger than 4 MiB")
+	}
+	var s Spec
+	if err := decode(raw, &s); err != nil {
+		return nil, err
+	}
+	return s.Build()
 }
 
-// latent is one group of MLA layers. Decodes work on compressed rows ("absorbed");
-// prompts either do the same, or expand the past once and work on plain heads,
-// whichever is less.
-type latent struct {
-	absorbed float64 // FLOP per token and token of context, on compressed rows
-	plain    float64 // the same on expanded rows
-	expand   float64 // FLOP to expand one row
+func decode(raw []byte, s *Spec) error {
+	d := yaml.NewDecoder(bytes.NewReader(raw))
+	d.KnownFields(true)
+	if err := d.Decode(s); err != nil {
+		return fmt.Errorf("timed: read the timing model: %w", err)
+	}
+	return nil
 }
 
-// experts is one group of mixture-of-experts layers. Of n experts, each token
-// goes to k, so that a batch of B tokens touches n·(1−((n−k)/n)^B) in the mean.
-// (Uniform routing, as inference-sim does it, sim/latency/roofline.go.)
-type experts struct {
-	all     float64   // bytes of all experts
-	touched []float64 // by tokens, the part that is touched; the last for all larger
+// Write writes the Spec as Load reads it.
+func (s *Spec) Write(w io.Writer) error {
+	e := yaml.NewEncoder(w)
+	e.SetIndent(2)
+	if err := e.Encode(s); err != nil {
+		return err
+	}
+	return e.Close()
 }
 
-// newLoad adds up layers under the options.
-func newLoad(blocks []Block, hidden int, o *Options) load {
-	h, tp := float64(hidden), float64(o.TP)
-	weight, kv := o.WeightBits/8, o.KVBits/8
-	var l load
-	for _, b := range blocks {
-		n := float64(b.Count)
-		l.layers += n
-		// Each sublayer has a norm of its own.
-		dense := 0.0
-		switch {
-		case b.Attention != nil:
-			a := b.Attention
-			q, keys := float64(a.Heads*a.HeadDim), float64(a.KVHeads*a.HeadDim)
-			dense += 2*h*q + 2*h*keys + h
-			if a.Bias {
-				dense += q + 2*keys
-			}
-			pair := n * 4 * q
-			read := n * 2 * keys * kv / math.Min(tp, float64(a.KVHeads))
-			if a.Window > 0 {
-				l.windows = append(l.windows, window{width: int64(a.Window), pair: pair, read: read})
-			} else {
-				l.pair += pair
-				l.read += read
-			}
-			l.write += read
-			l.reduces += n
-		case b.MLA != nil:
-			a := b.MLA
-			heads, row := float64(a.Heads), float64(a.KVRank+a.RopeDim)
-			qk, v, rank := float64(a.NopeDim+a.RopeDim), float64(a.ValueDim), float64(a.KVRank)
-			if a.QRank > 0 {
-				dense += float64(a.QRank) * (h + 1 + heads*qk)
-			} else {
-				dense += h * heads * qk
-			}
-			expand := rank * heads * (float64(a.NopeDim) + v)
-			dense += h*row + rank + expand + heads*v*h + h
-			l.latent = append(l.latent, latent{
-				absorbed: n * 2 * heads * (row + rank),
-				plain:    n * 2 * heads * (qk + v),
-				expand:   n * 2 * expand,
-			})
-			// The row serves all heads, so every way keeps all of it.
-			l.read += float64(n * row * kv)
-			l.write += float64(n * row * kv)
-			l.reduces += n
-		case b.Mamba != nil:
-			s := b.Mamba
-			inner, bc := float64(s.Heads*s.HeadDim), float64(2*s.Groups*s.State)
-			dense += h*(2*inner+bc+float64(s.Heads)) + (inner+bc)*float64(s.Conv+1) + 3*float64(s.Heads) + inner + inner*h + h
-			l.token += n * 6 * inner * float64(s.State)
-			l.state += n * (float64(inner*float64(s.State)*o.RecurrentBits/8) + float64((inner+bc)*float64(s.Conv-1)*o.ConvBits/8)) / tp
-			l.reduces += n
+// Build makes the model. It does not change the Spec.
+func (s *Spec) Build() (*Model, error) {
+	model, hw, err := s.find()
+	if err != nil {
+		return nil, err
+	}
+	kinds := 0
+	for _, given := range []bool{hw != nil, s.Preset != "", s.Fitted != nil, s.Polynomial != nil, s.Table != nil, s.Fixed != nil} {
+		if given {
+			kinds++
 		}
-		switch {
-		case b.Dense != nil:
-			dense += matrices(b.Dense.Gated)*h*float64(b.Dense.Width) + h
-			l.reduces += n
-		case b.MoE != nil:
-			e := b.MoE
-			width := h
-			if e.Latent > 0 {
-				width = float64(e.Latent)
-				dense += 2 * h * width
-			}
-			dense += h*float64(e.Experts) + matrices(e.Gated)*h*float64(e.SharedWidth) + h
-			one := matrices(e.Gated) * width * float64(e.Width)
-			l.params += n * one * float64(e.Experts)
-			l.active += n * one * float64(e.TopK)
-			l.experts = append(l.experts, experts{
-				all:     n * one * float64(e.Experts) * weight / tp,
-				touched: touched(e.Experts, e.TopK),
-			})
-			l.reduces += n
+	}
+	if kinds != 1 {
+		return nil, fmt.Errorf("timed: give one of hardware (with a model), preset, fitted, polynomial, table and fixed, not %d", kinds)
+	}
+	if hw != nil {
+		if model == nil {
+			return nil, errors.New("timed: hardware needs a model that runs on it: give model or model_spec")
 		}
-		l.params += n * dense
-		l.active += n * dense
-		l.weights += n * dense * weight / tp
+		return New(model, hw, s.Options)
 	}
-	l.token += 2 * l.active
-	return l
+	o := s.Common
+	if model != nil {
+		if err := model.Check(); err != nil {
+			return nil, err
+		}
+		if o.Geometry == (Geometry{}) {
+			o.Geometry = model.Geometry(s.Options)
+		}
+	}
+	switch {
+	case s.Fitted != nil:
+		return NewFitted(*s.Fitted, o)
+	case s.Polynomial != nil:
+		return NewPolynomial(*s.Polynomial, o)
+	case s.Table != nil:
+		return NewTable(*s.Table, o)
+	case s.Fixed != nil:
+		return NewFixed(*s.Fixed, o)
+	}
+	return newPreset(s.Preset, o)
 }
 
-func matrices(gated bool) float64 {
-	if gated {
-		return 3
+// find resolves names.
+func (s *Spec) find() (model *ModelSpec, hw *HardwareSpec, err error) {
+	if s.Model != "" && s.ModelSpec != nil || s.Hardware != "" && s.HardwareSpec != nil {
+		return nil, nil, errors.New("timed: model and model_spec, or hardware and hardware_spec, are both given")
 	}
-	return 2
+	model, hw = s.ModelSpec, s.HardwareSpec
+	if s.Model != "" {
+		if model, err = FindModel(s.Model); err != nil {
+			return nil, nil, err
+		}
+	}
+	if s.Hardware != "" {
+		if hw, err = FindHardware(s.Hardware); err != nil {
+			return nil, nil, err
+		}
+	}
+	return model, hw, nil
 }
 
-// touched lists the part of the experts that a batch of so many tokens touches,
-// up to where it is all of them but a millionth. The powers are products, so that
-// they have the same bits on every machine.
-func touched(n, k int) []float64 {
-	none, one := 1.0, float64(n-k)/float64(n)
-	part := []float64{0}
-	for none > 1e-6 {
-		none *= one
-		part = append(part, 1-none)
-	}
-	return append(part, 1)
+// A Preset is a published model of step times.
+type Preset struct {
+	Name, Source string
+	make         func(o Common) (*Model, error)
 }
 
-// weightBytes is the weights that a step over so many tokens reads.
-func (l *load) weightBytes(tokens int) float64 {
-	w := l.weights
-	for i := range l.experts {
-		e := &l.experts[i]
-		w += float64(e.all * e.touched[min(tokens, len(e.touched)-1)])
+// Presets lists the published models, in a fixed order.
+func Presets() []Preset {
+	return []Preset{
+		{
+			Name:   "dynamo",
+			Source: "ai-dynamo/dynamo, lib/mocker, polynomial_prefill_time and polynomial_decode_time; memory of 16384 blocks of 64 tokens, its defaults",
+			make: func(o Common) (*Model, error) {
+				return NewPolynomial(Polynomial{
+					PrefillMS: [3]float64{16.50142, 1.518344e-2, 4.209989e-7},
+					DecodeMS:  [3]float64{5.74, 54.01, -25.74},
+					LeastMS:   1, Tokens: 16384 * 64,
+				}, o)
+			},
+		},
+		{
+			Name:   "distserve-opt-13b",
+			Source: "LLMServe/DistServe, simdistserve/estimators, OPT-13B on one A100-80; 800 KiB of attention state a token",
+			make: func(o Common) (*Model, error) {
+				if o.Geometry == (Geometry{}) {
+					// OPT-13B: 40 layers, 40 heads of 128, keys and values in half precision.
+					o.Geometry.AttentionPerToken = 40 * 2 * 5120 * 2
+				}
+				return NewFitted(Fitted{
+					// Its square is of a prompt's length: twice the pairs.
+					StepMS: 18.10, TokenMS: 0.10191, PairMS: 2 * 7.122e-6,
+					Decode: []DecodeFit{
+						{UpTo: 95, StepMS: 19.93, ContextMS: 6.27e-4, SequenceMS: 0.0385},
+						{StepMS: 7.166, ContextMS: 5.80e-4, SequenceMS: 0.1583},
+					},
+				}, o)
+			},
+		},
 	}
-	return w
 }
 
-// decode is what rows rows of seqs sequences cost that hold context tokens all
-// together: operations and bytes, without weights. Each row sees its sequence's
-// context and half of what the rows add. Windows are as if all sequences had the
-// same length.
-func (l *load) decode(rows, seqs, context float64) (flop, bytes float64) {
-	each := rows / seqs
-	seen := float64(each*context) + rows/2
-	flop = float64(rows*l.token) + float64(l.pair*seen)
-	bytes = float64(l.read*context) + float64(l.write*rows) + float64(2*l.state*seqs)
-	for i := range l.latent {
-		flop += float64(l.latent[i].absorbed * seen)
+func newPreset(name string, o Common) (*Model, error) {
+	var names []string
+	for _, p := range Presets() {
+		if p.Name == name {
+			return p.make(o)
+		}
+		names = append(names, p.Name)
 	}
-	for i := range l.windows {
-		w := &l.windows[i]
-		kept := min(context, float64(seqs*float64(w.width)))
-		flop += float64(w.pair * (float64(each*kept) + rows/2))
-		bytes += float64(w.read * kept)
-	}
-	return flop, bytes
-}
-
-// prompt is what a chunk costs, without weights.
-func (l *load) prompt(c Chunk) (flop, bytes float64) {
-	t, s := float64(c.New), float64(c.Past)
-	pairs := float64(s*t) + float64(t*t/2)
-	flop = float64(t*l.token) + float64(l.pair*pairs)
-	bytes = float64(l.read*s) + float64(l.write*t) + 2*l.state
-	for i := range l.latent {
-		a := &l.latent[i]
-		flop += min(float64(a.absorbed*pairs), float64(a.plain*pairs)+float64(a.expand*s))
-	}
-	for i := range l.windows {
-		w := &l.windows[i]
-		width := float64(w.width)
-		flop += float64(w.pair * (seenBy(s+t, width) - seenBy(s, width)))
-		bytes += float64(w.read * min(s, width))
-	}
-	return flop, bytes
-}
-
-// seenBy is how many tokens the first x tokens of a sequence see in a window, all
-// together: the integral of min(u, w) from 0 to x.
-func seenBy(x, w float64) float64 {
-	if x <= w {
-		return x * x / 2
-	}
-	return float64(w*x) - float64(w*w/2)
+	return nil, fmt.Errorf("timed: no preset %q is built in; there are %s", name, strings.Join(names, ", "))
 }

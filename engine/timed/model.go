@@ -58,8 +58,8 @@ func build(name string, l law, o Common) (*Model, error) {
 	if maxDecodes == 0 {
 		maxDecodes = DefaultMaxDecodes
 	}
-	if maxDecodes < 0 || maxDecodes > 1<<16 {
-		return nil, fmt.Errorf("timed: max_decodes is %d, and must be from 1 to 65536", maxDecodes)
+	if maxDecodes < 0 || maxDecodes > 1<<13 {
+		return nil, fmt.Errorf("timed: max_decodes is %d, and must be from 1 to 8192", maxDecodes)
 	}
 	if err := o.Geometry.check(); err != nil {
 		return nil, err

@@ -116,7 +116,7 @@ type Common struct {
 	// Speculation is how many tokens a step yields; nil means one.
 	Speculation *Speculation `yaml:"speculation,omitempty" json:"speculation,omitempty"`
 	// MaxDecodes is the largest batch to make tables for; 0 means
-	// DefaultMaxDecodes.
+	// DefaultMaxDecodes, 8192 is the most.
 	MaxDecodes int `yaml:"max_decodes,omitempty" json:"max_decodes,omitempty"`
 }
 

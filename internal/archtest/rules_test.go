@@ -90,7 +90,7 @@ var fences = []fence{
 	{"github.com/ardanlabs/jinja/...", []string{"chat"}, "templates come from model files and are hostile input"},
 	{"github.com/HdrHistogram/...", []string{"bench/serve"}, "live latencies are telemetry's"},
 	{"github.com/alecthomas/kong", []string{"cmd/tandem"}, "flags are wiring"},
-	{"go.yaml.in/yaml/...", []string{"cmd/tandem"}, "configuration files are wiring"},
+	{"go.yaml.in/yaml/...", []string{"cmd/tandem", "engine/timed"}, "configuration files are wiring; timing models are files too"},
 	{"net/http", []string{"api/...", "bench/serve", "gateway", "telemetry", "telemetry/otlp", "cmd/tandem"}, "workers speak bus and wire, never HTTP"},
 	{"crypto/tls", []string{"mesh", "wire", "bench/lane", "bus", "gateway", "cmd/tandem"}, "TLS settings come from mesh"},
 	{"log", nil, "log/slog is the one logger"},
