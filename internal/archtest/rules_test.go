@@ -61,6 +61,7 @@ var layers = []row{
 
 	{"replay/agenda", []string{"engine/timed"}, "orders times, whatever they are of"},
 	{"replay/link", []string{"engine/timed", "replay/agenda"}, "bytes and rates; what travels is the host's"},
+	{"replay/page", nil, "knows what a chart looks like, not what is drawn"},
 	{"replay/report", []string{"engine/timed", "handoff", "kv", "replay/page"}, "says what came out of a run; what ran is the host's"},
 	{"replay/sweep", []string{"replay/page", "replay/report"}, "runs whatever function it is given, so it knows neither fleets nor hosts"},
 
