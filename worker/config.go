@@ -66,9 +66,14 @@ type Config struct {
 	// admitted. What goes beyond takes memory that is free then; without any, the
 	// youngest request loses its own. ContextTokens or more: that never happens.
 	Headroom int
-	// CachedSlots is how many of the engine's slots keep prefixes of earlier prompts
-	// and answers; the others are for sequences. 0: there is no prefix cache.
+	// PrefixCache keeps what was computed of prompts and answers for later prompts.
+	PrefixCache bool
+	// CachedSlots is how many of the engine's slots keep pages of prefixes; the others
+	// are for sequences. A prefix cache needs one, where the model has pages.
 	CachedSlots int
+	// SnapshotBytes bounds the host memory of the prefix cache: snapshots of the state
+	// that pages do not hold, where the model has any.
+	SnapshotBytes int64
 	// ContextTokens bounds one sequence; 0 is the engine's own bound.
 	ContextTokens int
 	// GatewayGrace is how long a silent gateway keeps its requests [10 s].
@@ -108,6 +113,12 @@ func (c *Config) setDefaults() error {
 	info := c.Engine.Info()
 	if slots := info.Slots - c.CachedSlots; c.CachedSlots < 0 || slots < 1 || c.Role == RoleBoth && slots < 2 {
 		return fmt.Errorf("worker: role %s has %d slots for sequences, and needs 1, or 2 in role both; raise --slots", c.Role, slots)
+	}
+	switch {
+	case c.PrefixCache && c.CachedSlots == 0 && info.Inventory.Paged():
+		return fmt.Errorf("worker: a prefix cache needs slots to keep pages in; raise --cached-slots")
+	case c.SnapshotBytes < 0:
+		return fmt.Errorf("worker: %d bytes of snapshots; use 0 or more", c.SnapshotBytes)
 	}
 	if c.PageTokens == 0 {
 		c.PageTokens = 512

@@ -35,10 +35,11 @@
 // again when there is room; its client sees a pause. A worker that computes no prompts
 // fails it instead, and the gateway may have another one compute it.
 //
-// With a prefix cache (prefix.go), for models whose whole state is pages, sequences
-// that end leave what they computed in slots that are kept for it. A prompt that begins
-// alike is given whole pages of that before its first chunk; what it is not given it
-// computes, and hands over everything. Decode workers keep no prefixes.
+// With a prefix cache (prefix.go) sequences that end leave what they computed in slots
+// that are kept for it, and snapshots of state that pages do not hold are kept in the
+// host (snapshot.go). A prompt that begins alike is given whole pages of that before its
+// first chunk; what it is not given it computes, and hands over everything. Decode
+// workers keep no prefixes.
 //
 // # One handoff
 //

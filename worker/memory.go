@@ -26,6 +26,11 @@ type memory struct {
 	slots  int // sequences at once
 	shares [2]sched.Share
 	secret []byte // of block names; nil: no prefix cache
+	paged  bool   // slots hold pages; else sequences have snapshots only
+	marked bool   // prefixes need a snapshot too
+
+	snapshots map[int32][]byte // by the block at whose end they were taken
+	reached   []*task          // in the running step, a boundary where one is to be taken
 
 	byRef []*task // nil: none, or released
 	sides []side  // of the sequence that is open in each slot
@@ -61,6 +66,12 @@ func newMemory(cfg Config, info engine.Info) (*memory, error) {
 		Fixed:  true, // the engine has no way to exchange a part of a sequence
 		Events: true,
 	}
+	m.paged = info.Inventory.Paged()
+	if cfg.PrefixCache && info.ColocatedOnly == "" { // else its state does not move at all
+		m.secret = newSecret()
+		m.marked, m.snapshots = info.Inventory.Snapshot(), map[int32][]byte{}
+		shape.Marked, shape.MarkBytes = m.marked, cfg.SnapshotBytes
+	}
 	manager, err := block.New(shape)
 	if err != nil {
 		return nil, fmt.Errorf("worker: %d cells in blocks of %d: %w", info.Cells, m.block, err)
@@ -88,10 +99,6 @@ func newMemory(cfg Config, info engine.Info) (*memory, error) {
 		return nil, fmt.Errorf("worker: %d blocks and %d slots in role %s: %w", shape.Blocks, shape.Slots, cfg.Role, err)
 	}
 	m.kv, m.mirror = manager, mirror.New(shape, info.Slots)
-	if cfg.CachedSlots > 0 {
-		m.secret = newSecret()
-		return m, cacheable(info)
-	}
 	return m, nil
 }
 
@@ -231,7 +238,12 @@ func (w *Worker) follow() {
 	m := w.mem
 	m.events = m.kv.Events(m.events[:0])
 	for _, e := range m.events {
-		w.perform(m.mirror.Apply(e, m.ops[:0]))
+		if e.Kind == kv.Removed || e.Kind == kv.Unmarked {
+			m.dropSnapshot(e.Block)
+		}
+		if m.paged { // without pages a slot keeps nothing when its sequence ends
+			w.perform(m.mirror.Apply(e, m.ops[:0]))
+		}
 	}
 }
 

@@ -19,7 +19,12 @@ import (
 // memoryFor is the memory of an engine of that size.
 func memoryFor(t *testing.T, cfg Config, slots, cells int) *memory {
 	t.Helper()
-	m, err := newMemory(cfg, engine.Info{Slots: slots, Cells: cells, BatchTokens: 512})
+	return memoryOf(t, cfg, engine.Info{Slots: slots, Cells: cells, BatchTokens: 512})
+}
+
+func memoryOf(t *testing.T, cfg Config, info engine.Info) *memory {
+	t.Helper()
+	m, err := newMemory(cfg, info)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,9 @@ import (
 // shrink gives a worker that owns nothing the memory of a smaller engine.
 func shrink(t *testing.T, w *Worker, cells int) {
 	t.Helper()
-	m := memoryFor(t, w.cfg, w.info.Slots, cells)
+	info := w.info
+	info.Cells = cells
+	m := memoryOf(t, w.cfg, info)
 	inspect(w, func() { w.mem = m })
 }
 

@@ -17,16 +17,9 @@ import (
 // A prompt that begins as a cached one is given its state whole pages at a time, so
 // that its chunks end where those of a cold run do; it is exported like any other.
 //
-// Only models whose whole state is pages have one: where there is a recurrent or window
-// state as well, that of the boundary would be needed too.
-
-// cacheable reports, as an error, why an engine's state cannot be shared by prefixes.
-func cacheable(info engine.Info) error {
-	if info.Inventory.Snapshot() {
-		return errors.New("worker: this model keeps state beside pages, and its prefixes are not cached yet; use 0 cached slots")
-	}
-	return nil
-}
+// Where a model has window or recurrent state as well, a prompt can begin only where that
+// was kept too (snapshot.go). A model without pages has nothing else: it is given the
+// snapshot and no pages.
 
 // newSecret makes what block names are derived from.
 func newSecret() []byte {
@@ -41,17 +34,18 @@ func (m *memory) keys(t *task) []kv.Key {
 		return nil
 	}
 	t.chain = kv.NewChain(kv.SaltFor(m.secret, t.tenant), m.block)
-	t.keys = t.chain.Tokens(t.gen.history, nil)
+	t.keys, t.named = t.chain.Tokens(t.gen.history, nil), len(t.gen.history)
 	return t.keys
 }
 
-// keepAnswer names the blocks of a finished answer too, so that the next turn of a
-// conversation finds them.
-func (w *Worker) keepAnswer(t *task) {
-	if t.chain == nil {
+// name names the blocks of a task's history up to what is computed too, so that the next
+// turn of a conversation finds its answer.
+func (w *Worker) name(t *task) {
+	if t.chain == nil || t.computed <= t.named {
 		return
 	}
-	t.keys = t.chain.Tokens(t.gen.history[t.prompt:t.computed], t.keys) // the last token was not computed
+	t.keys = t.chain.Tokens(t.gen.history[t.named:t.computed], t.keys)
+	t.named = t.computed
 	w.mem.sched.Keys(w.now(), t.id, t.keys)
 	w.sync()
 }
@@ -60,9 +54,13 @@ func (w *Worker) keepAnswer(t *task) {
 // it. Slots that only keep prefixes give way.
 func (w *Worker) place(n sched.Notice) (int32, error) {
 	m := w.mem
-	slot, ops, err := m.mirror.Open(n.Seq, m.blocks, int(n.Tokens), m.ops[:0])
+	tokens, pages := int(n.Tokens), int(n.Tokens)
+	if !m.paged {
+		pages = 0
+	}
+	slot, ops, err := m.mirror.Open(n.Seq, m.blocks, pages, m.ops[:0])
 	for errors.Is(err, mirror.ErrNoSlot) && w.evict(1) {
-		slot, ops, err = m.mirror.Open(n.Seq, m.blocks, int(n.Tokens), m.ops[:0])
+		slot, ops, err = m.mirror.Open(n.Seq, m.blocks, pages, m.ops[:0])
 	}
 	if err != nil {
 		return 0, err
@@ -74,7 +72,7 @@ func (w *Worker) place(n sched.Notice) (int32, error) {
 		case op.Kind != mirror.Share || op.Slot != slot:
 			err = w.do(op)
 		case imp == nil:
-			if imp, err = w.eng.BeginImport(slot, int(n.Tokens)); err == nil {
+			if imp, err = w.eng.BeginImport(slot, tokens); err == nil {
 				err = imp.Share(op.From, op.First, op.End)
 			}
 		default:
@@ -84,10 +82,18 @@ func (w *Worker) place(n sched.Notice) (int32, error) {
 			return 0, fmt.Errorf("%v into slot %d: %w", op.Kind, op.Slot, err)
 		}
 	}
-	if imp != nil {
-		err = imp.Commit()
+	if tokens > 0 && imp == nil {
+		imp, err = w.eng.BeginImport(slot, tokens)
 	}
-	return slot, err
+	if imp == nil || err != nil {
+		return slot, err
+	}
+	if m.marked {
+		if err := w.restoreSnapshot(imp, m.blocks[tokens/m.block-1]); err != nil {
+			return 0, err
+		}
+	}
+	return slot, imp.Commit()
 }
 
 // evict forgets cached blocks, and reports whether there were any.

@@ -37,6 +37,7 @@ func (w *Worker) step() {
 	}
 	w.mem.sched.Done(w.now(), w.results)
 	w.sync()
+	w.keepSnapshots()
 }
 
 // prefillStep computes one chunk.
@@ -71,6 +72,7 @@ func (w *Worker) prefillStep(c sched.Chunk) {
 		w.flush()
 	}
 	w.export(t)
+	w.boundary(t)
 }
 
 // decodeStep computes the next token of every running answer.
@@ -103,7 +105,9 @@ func (w *Worker) decodeStep(decodes []sched.Decode) {
 		}
 		if err != nil {
 			w.fail(t, err)
+			continue
 		}
+		w.boundary(t)
 	}
 }
 
@@ -148,7 +152,7 @@ func (w *Worker) failTask(t *task, code buspb.Code, err error) {
 
 // finished reports the end of an answer on this worker.
 func (w *Worker) finished(t *task) {
-	w.keepAnswer(t)
+	w.name(t)
 	if t.side == sideSource {
 		w.source(t, handoff.SourceFact{Kind: handoff.FactFinishedAtSource, Finish: t.finish.fact()})
 	} else {

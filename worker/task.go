@@ -39,6 +39,7 @@ type task struct {
 	gen      *generation
 	chain    *kv.Chain // names the blocks of history; nil without a prefix cache
 	keys     []kv.Key
+	named    int    // tokens of history that are in chain
 	prompted bool   // the token after the prompt was sampled
 	finish   finish // how the answer ended
 	usage    state.Usage

@@ -275,6 +275,7 @@ func (w *Worker) inOrder() []*task {
 // shutdown closes what the worker owns.
 func (w *Worker) shutdown() error {
 	w.flush()
+	w.mem.dropSnapshots()
 	close(w.stopped)
 	_ = w.link.Goodbye() // gateways learn it by silence otherwise
 	w.box.close()

@@ -44,16 +44,18 @@ func (f *serveFlags) args() []string {
 
 // engineFlags configure one engine.
 type engineFlags struct {
-	Slots       int    `default:"4" help:"Sequences a worker holds at once."`
-	Context     int    `default:"0" help:"Most tokens of one sequence, prompt and answer; 0: what the model was trained for, at most 32768."`
-	Cells       int    `default:"0" help:"Attention cells all sequences of a worker share; 0: slots times context."`
-	PageTokens  int    `default:"512" help:"Tokens of one prefill chunk, which is one page of transfer."`
-	StepTokens  int    `default:"0" help:"Prompt tokens of one step, beside one token of every answer in progress; from two pages on, several prompts are computed in turns. 0: one page, so that answers wait least."`
-	Headroom    int    `default:"512" help:"Tokens of its answer that a request has room for when it is admitted. When cells are short beyond that, the youngest request waits and is computed again, or where no prompts are computed fails; the default number of cells has room for every answer."`
-	PrefixCache bool   `help:"Keep what prompts and answers were computed to, and compute later prompts that begin alike from there. Experimental; for models whose state is attention only, others ignore it."`
-	Threads     int    `default:"0" help:"Threads that compute; 0: the number of cores divided by the workers that 'up' starts here."`
-	KVType      string `name:"kv-type" default:"f16" enum:"f16,bf16,q8_0" help:"Element type of attention state: f16, bf16 or q8_0."`
-	GPULayers   int    `name:"gpu-layers" default:"-1" help:"Layers to put on an accelerator; -1: all, where there is one."`
+	Slots         int    `default:"4" help:"Sequences a worker holds at once."`
+	Context       int    `default:"0" help:"Most tokens of one sequence, prompt and answer; 0: what the model was trained for, at most 32768."`
+	Cells         int    `default:"0" help:"Attention cells all sequences of a worker share; 0: slots times context."`
+	PageTokens    int    `default:"512" help:"Tokens of one prefill chunk, which is one page of transfer."`
+	StepTokens    int    `default:"0" help:"Prompt tokens of one step, beside one token of every answer in progress; from two pages on, several prompts are computed in turns. 0: one page, so that answers wait least."`
+	Headroom      int    `default:"512" help:"Tokens of its answer that a request has room for when it is admitted. When cells are short beyond that, the youngest request waits and is computed again, or where no prompts are computed fails; the default number of cells has room for every answer."`
+	PrefixCache   bool   `help:"Keep what prompts and answers were computed to, and compute later prompts that begin alike from there."`
+	CachedSlots   int    `default:"0" help:"Engine slots that keep prefixes, beside --slots; 0: 32 where they cost nothing, 4 where each takes a window or a recurrent state of memory. More of them keep more prefixes that differ at one position."`
+	SnapshotCache int64  `default:"2147483648" help:"Bytes of the host's memory for what the prefix cache keeps of windows and recurrent state."`
+	Threads       int    `default:"0" help:"Threads that compute; 0: the number of cores divided by the workers that 'up' starts here."`
+	KVType        string `name:"kv-type" default:"f16" enum:"f16,bf16,q8_0" help:"Element type of attention state: f16, bf16 or q8_0."`
+	GPULayers     int    `name:"gpu-layers" default:"-1" help:"Layers to put on an accelerator; -1: all, where there is one."`
 }
 
 func (f *engineFlags) args(threads int) []string {
@@ -62,7 +64,8 @@ func (f *engineFlags) args(threads int) []string {
 		"--page-tokens=" + strconv.Itoa(f.PageTokens), "--threads=" + strconv.Itoa(threads),
 		"--kv-type=" + f.KVType, "--gpu-layers=" + strconv.Itoa(f.GPULayers),
 		"--step-tokens=" + strconv.Itoa(f.StepTokens), "--headroom=" + strconv.Itoa(f.Headroom),
-		"--prefix-cache=" + strconv.FormatBool(f.PrefixCache),
+		"--prefix-cache=" + strconv.FormatBool(f.PrefixCache), "--cached-slots=" + strconv.Itoa(f.CachedSlots),
+		"--snapshot-cache=" + strconv.FormatInt(f.SnapshotCache, 10),
 	}
 }
 

@@ -74,7 +74,7 @@ func (c *workerCmd) Run(a *app) error {
 		Wire: wire.Config{
 			Addr: c.Listen, Advertise: c.Advertise, Lane: wire.LaneMode(c.Lane), Lanes: c.Lanes, Window: c.Window,
 		},
-		Bus: bus.Options{URL: c.Bus}, PageTokens: c.PageTokens, StepTokens: c.StepTokens, Headroom: c.Headroom, CachedSlots: cached, ContextTokens: c.Context,
+		Bus: bus.Options{URL: c.Bus}, PageTokens: c.PageTokens, StepTokens: c.StepTokens, Headroom: c.Headroom, PrefixCache: c.caches(), CachedSlots: cached, SnapshotBytes: c.SnapshotCache, ContextTokens: c.Context,
 		Log: log, Metrics: metrics, Events: events,
 	}
 	if c.DumpState != "" {
@@ -150,17 +150,30 @@ func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, 
 	return eng, cached, reason, nil
 }
 
-// mostCachedSlots is how many slots keep prefixes, where the engine has so many
-// sequences: more of them cost a model without recurrent state nothing.
-const mostCachedSlots = 32
+// How many slots keep prefixes where --cached-slots says nothing: each costs a model with
+// windows or recurrent state one of these, others nothing.
+const (
+	cachedSlotsFree   = 32
+	cachedSlotsCostly = 4
+)
 
-// cachedSlots is how many slots the engine has for prefixes. Only workers that compute
-// prompts find any.
+// caches reports whether the worker keeps prefixes. Only those that compute prompts find
+// any.
+func (c *workerCmd) caches() bool { return c.PrefixCache && c.Role != string(worker.RoleDecode) }
+
+// cachedSlots is how many slots the engine has for prefixes.
 func (c *workerCmd) cachedSlots(m *model.Model) int {
-	if !c.PrefixCache || m.Family != model.FamilyDense || c.Role == string(worker.RoleDecode) {
+	n := c.CachedSlots
+	switch {
+	case !c.caches() || m.Family == model.FamilyRecurrent: // which has no pages to keep
 		return 0
+	case n > 0:
+	case m.Family == model.FamilyDense:
+		n = cachedSlotsFree
+	default:
+		n = cachedSlotsCostly
 	}
-	return min(mostCachedSlots, mostSlots-c.Slots)
+	return min(n, mostSlots-c.Slots)
 }
 
 func colocatedHint(err error) error {

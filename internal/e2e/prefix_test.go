@@ -10,7 +10,13 @@ import (
 // TestPrefixCache: a prompt that was computed before is computed from its last whole page
 // on, in every mode and order, and the client is told so; the answer is the same.
 func TestPrefixCache(t *testing.T) {
-	file, err := tiny.Cached(tiny.Llama)
+	for _, arch := range []tiny.Arch{tiny.Llama, tiny.NemotronHMoE} {
+		t.Run(string(arch), func(t *testing.T) { prefixCache(t, arch) })
+	}
+}
+
+func prefixCache(t *testing.T, arch tiny.Arch) {
+	file, err := tiny.Cached(arch)
 	if err != nil {
 		t.Fatal(err)
 	}
