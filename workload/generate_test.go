@@ -135,7 +135,8 @@ func TestSessions(t *testing.T) {
 	prompts := map[uint64]Request{} // by session
 	ends := map[uint64]timed.Time{}
 	known := map[uint64]uint64{} // the id before each id: an id stands for all before it
-	turns := 0
+	parts := map[uint64]bool{}   // ids of blocks that were not whole
+	turns, alike := 0, 0
 	for {
 		const lasts = 2 * timed.Second
 		q, ok := take(t, g, lasts)
@@ -155,6 +156,9 @@ func TestSessions(t *testing.T) {
 			if grown < 1 || grown > 40 {
 				t.Fatalf("grew from %d+%d to %d", last.Input, last.Output, q.Input)
 			}
+			if grown == last.Output {
+				alike++
+			}
 			whole := slices.Concat(last.Hashes[:last.Input/8], last.Answer)
 			if len(whole) != (last.Input+last.Output)/8 || !slices.Equal(q.Hashes[:len(whole)], whole) {
 				t.Fatalf("session %d: %d tokens with %d generated share %d blocks with the next turn", q.Session, last.Input, last.Output, len(whole))
@@ -165,16 +169,25 @@ func TestSessions(t *testing.T) {
 		}
 		before := uint64(0)
 		for _, id := range q.Hashes {
+			if parts[id] {
+				t.Fatal("a part of a block has the id of another block")
+			}
 			if was, ok := known[id]; ok && was != before {
 				t.Fatal("an id follows two different ones")
 			}
 			known[id] = before
 			before = id
 		}
+		if q.Input%8 > 0 {
+			parts[before] = true
+		}
 		prompts[q.Session], ends[q.Session] = q, q.Arrival+lasts
 	}
 	if turns < 500 {
 		t.Fatalf("only %d later turns", turns)
+	}
+	if alike > turns/10 { // one of 40, by chance
+		t.Errorf("%d of %d prompts grew by as much as the last answer was long", alike, turns)
 	}
 	if len(g.waiting) > 0 && g.made < 2000 {
 		t.Fatal("sessions wait for ever")
