@@ -1,6 +1,11 @@
 package route
 
-import "slices"
+import (
+	"slices"
+	"strings"
+
+	"github.com/tandem-llm/tandem/kv"
+)
 
 // Request is what choosing needs to know about a request.
 type Request struct {
@@ -9,6 +14,10 @@ type Request struct {
 	Source  Target   // when set: the only prefill worker of a pair, which holds state to take over
 	Avoid   []Target // failed this request before: taken only when they are all that is left
 	Exclude []Target // can never serve this request
+
+	// Keys are those of the prompt's full blocks, from the first, in one chain for all workers of the
+	// router. They are only read during the call, and only by KVAware: see WantsKeys.
+	Keys []kv.Key
 }
 
 // Pair is a decision for a disaggregated request.
@@ -16,63 +25,73 @@ type Pair struct {
 	Prefill, Decode Target
 }
 
-// ChoosePair picks a prefill worker, and a decode worker that it can hand state to. A worker never
-// hands to itself. Workers to avoid are taken only when they are all that is left: a retry on the
-// same worker is better than none. The error is a *RefusedError.
+// ChoosePair picks a prefill worker, and a decode worker that it can hand state to, by the policies
+// of their roles. A worker never hands to itself. Workers to avoid are taken only when they are all
+// that is left: a retry on the same worker is better than none. The error is a *RefusedError.
+//
+// It costs O(workers), compatible being asked about the chosen prefill worker only, and about the
+// next one as long as nobody can take over from it; with KVAware O(workers · log keys).
 func (r *Router) ChoosePair(q Request) (Pair, error) {
-	able, partners, err := r.pairs(q)
-	if err != nil {
-		return Pair{}, err
+	r.sources = r.filter(r.sources[:0], Prefill, &q)
+	r.sinks = r.filter(r.sinks[:0], Decode, &q)
+	for list := r.sources; len(list) > 0 && len(r.sinks) > 0; {
+		source := r.pick(Prefill, list, &q)
+		r.able = r.partners(r.able[:0], source, r.sinks)
+		if len(r.able) > 0 {
+			sink := r.pick(Decode, r.able, &q)
+			r.last[Prefill], r.last[Decode] = source.Name, sink.Name
+			return Pair{source.Target(), sink.Target()}, nil
+		}
+		list = slices.Delete(list, slices.Index(list, source), slices.Index(list, source)+1)
 	}
-	source := r.pick(Prefill, able, q.Avoid)
-	sink := r.pick(Decode, partners[source.Name], q.Avoid)
-	return Pair{source.Target(), sink.Target()}, nil
+	return Pair{}, r.refusedPair(&q)
 }
 
 // CheckPair returns the error that ChoosePair would, and chooses nothing.
 func (r *Router) CheckPair(q Request) error {
-	_, _, err := r.pairs(q)
-	return err
-}
-
-// pairs returns the prefill workers that have a partner, and their partners.
-func (r *Router) pairs(q Request) (able []*entry, partners map[string][]*entry, err error) {
-	sources, refused := r.filter(Prefill, q)
-	sinks, refusedSinks := r.filter(Decode, q)
-	if len(sinks) == 0 {
-		return nil, nil, &RefusedError{Decode, refusedSinks}
-	}
-	partners = make(map[string][]*entry, len(sources))
-	for _, s := range sources {
-		list, why := r.partners(s, sinks)
-		if len(list) == 0 {
-			refused = append(refused, Refusal{s.Name, Incompatible, why})
+	r.sinks = r.filter(r.sinks[:0], Decode, &q)
+	for _, source := range r.workers {
+		if r.refuses(Prefill, &q, source) != "" {
 			continue
 		}
-		partners[s.Name] = list
-		able = append(able, s)
+		if r.able = r.partners(r.able[:0], source, r.sinks); len(r.able) > 0 {
+			return nil
+		}
 	}
-	if len(able) == 0 {
-		slices.SortFunc(refused, byName)
-		return nil, nil, &RefusedError{Prefill, refused}
+	return r.refusedPair(&q)
+}
+
+// refusedPair says why there is no pair.
+func (r *Router) refusedPair(q *Request) error {
+	if len(r.sinks) == 0 {
+		return r.refused(Decode, q)
 	}
-	return able, partners, nil
+	e := r.refused(Prefill, q)
+	for _, source := range r.workers {
+		if r.refuses(Prefill, q, source) == "" {
+			e.Refusals = append(e.Refusals, Refusal{source.Name, Incompatible, r.stranger(source)})
+		}
+	}
+	slices.SortFunc(e.Refusals, func(a, b Refusal) int { return strings.Compare(a.Worker, b.Worker) })
+	return e
 }
 
 // ChooseWhole picks a worker that computes prompts, for a request that it serves alone. Workers to
 // avoid are taken only when they are all that is left. The error is a *RefusedError.
 func (r *Router) ChooseWhole(q Request) (Target, error) {
-	list, refused := r.filter(Prefill, q)
-	if len(list) == 0 {
-		return Target{}, &RefusedError{Prefill, refused}
+	r.sources = r.filter(r.sources[:0], Prefill, &q)
+	if len(r.sources) == 0 {
+		return Target{}, r.refused(Prefill, &q)
 	}
-	return r.pick(Both, list, q.Avoid).Target(), nil
+	chosen := r.pick(Both, r.sources, &q)
+	r.last[Both] = chosen.Name
+	return chosen.Target(), nil
 }
 
 // CheckWhole returns the error that ChooseWhole would, and chooses nothing.
 func (r *Router) CheckWhole(q Request) error {
-	if list, refused := r.filter(Prefill, q); len(list) == 0 {
-		return &RefusedError{Prefill, refused}
+	if r.sources = r.filter(r.sources[:0], Prefill, &q); len(r.sources) == 0 {
+		return r.refused(Prefill, &q)
 	}
 	return nil
 }
@@ -88,100 +107,73 @@ func (r *Router) Longest(role Role, model string) int {
 	return longest
 }
 
-// filter returns the workers that can take the role, in the order of their names, and why the
-// others cannot.
-func (r *Router) filter(role Role, q Request) (able []*entry, refused []Refusal) {
+// filter appends the workers that can take the role, in the order of their names.
+func (r *Router) filter(able []*entry, role Role, q *Request) []*entry {
 	for _, e := range r.workers {
-		switch {
-		case e.Model != q.Model:
-			refused = append(refused, Refusal{e.Name, WrongModel, ""})
-		case e.Role != role && e.Role != Both:
-			refused = append(refused, Refusal{e.Name, WrongRole, ""})
-		case slices.Contains(q.Exclude, e.Target()):
-			refused = append(refused, Refusal{e.Name, Excluded, ""})
-		case role == Prefill && !q.Source.IsZero() && e.Target() != q.Source:
-			refused = append(refused, Refusal{e.Name, NotHolder, ""})
-		case e.Unreachable:
-			refused = append(refused, Refusal{e.Name, Unreachable, ""})
-		case e.Draining:
-			refused = append(refused, Refusal{e.Name, Draining, ""})
-		case q.Tokens > e.holds():
-			refused = append(refused, Refusal{e.Name, TooLong, ""})
-		default:
+		if r.refuses(role, q, e) == "" {
 			able = append(able, e)
 		}
 	}
-	return able, refused
+	return able
 }
 
-// partners returns the workers that the source can hand state to, and one reason when there are
-// none.
-func (r *Router) partners(source *entry, sinks []*entry) (list []*entry, why string) {
-	for _, d := range sinks {
-		if d == source {
-			if why == "" {
-				why = "it is the only one and does not hand to itself"
-			}
-			continue
-		}
-		if err := r.compatible(source.Target(), d.Target()); err != nil {
-			why = d.Name + ": " + err.Error()
-			continue
-		}
-		list = append(list, d)
+// refuses says why a worker cannot take the role, empty if it can.
+func (r *Router) refuses(role Role, q *Request, e *entry) Reason {
+	switch {
+	case e.Model != q.Model:
+		return WrongModel
+	case e.Role != role && e.Role != Both:
+		return WrongRole
+	case contains(q.Exclude, e):
+		return Excluded
+	case role == Prefill && !q.Source.IsZero() && e.Target() != q.Source:
+		return NotHolder
+	case e.Unreachable:
+		return Unreachable
+	case e.Draining:
+		return Draining
+	case q.Tokens > e.holds():
+		return TooLong
 	}
-	return list, why
+	return ""
 }
 
-// pick is scorer and picker: the least loaded, and among equals the next one by name after the one
-// chosen last for this role. list is not empty and ascending by name.
-func (r *Router) pick(role Role, list []*entry, avoid []Target) *entry {
-	if fresh := without(list, avoid); len(fresh) > 0 {
-		list = fresh
-	}
-	ties := list[:0:0]
-	for _, e := range list {
-		switch c := 1; {
-		case len(ties) == 0:
-			ties = append(ties, e)
-		default:
-			if c = e.compare(role, ties[0]); c < 0 {
-				ties = append(ties[:0], e)
-			} else if c == 0 {
-				ties = append(ties, e)
-			}
-		}
-	}
-	chosen := ties[0]
-	for _, e := range ties {
-		if e.Name > r.last[role] {
-			chosen = e
-			break
-		}
-	}
-	r.last[role] = chosen.Name
-	return chosen
-}
-
-func without(list []*entry, avoid []Target) []*entry {
-	if len(avoid) == 0 {
-		return list
-	}
-	var out []*entry
-	for _, e := range list {
-		if !slices.Contains(avoid, e.Target()) {
-			out = append(out, e)
+// refused lists why workers cannot take the role, in the order of their names.
+func (r *Router) refused(role Role, q *Request) *RefusedError {
+	out := &RefusedError{Side: role}
+	for _, e := range r.workers {
+		if why := r.refuses(role, q, e); why != "" {
+			out.Refusals = append(out.Refusals, Refusal{e.Name, why, ""})
 		}
 	}
 	return out
 }
 
-func byName(a, b Refusal) int {
-	switch {
-	case a.Worker < b.Worker:
-		return -1
-	case a.Worker > b.Worker:
-		return 1
+// partners appends the workers of sinks that the source can hand state to.
+func (r *Router) partners(list []*entry, source *entry, sinks []*entry) []*entry {
+	for _, d := range sinks {
+		if d != source && r.compatible(source.Target(), d.Target()) == nil {
+			list = append(list, d)
+		}
 	}
-	return 0
+	return list
+}
+
+// stranger gives one reason why a source has no partner.
+func (r *Router) stranger(source *entry) string {
+	why := ""
+	for _, d := range r.sinks {
+		if d != source {
+			if err := r.compatible(source.Target(), d.Target()); err != nil {
+				why = d.Name + ": " + err.Error()
+			}
+		} else if why == "" {
+			why = "it is the only one and does not hand to itself"
+		}
+	}
+	return why
+}
+
+func contains(list []Target, e *entry) bool {
+	return len(list) > 0 && slices.Contains(list, e.Target())
 }

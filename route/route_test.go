@@ -268,9 +268,9 @@ func TestBookingsEndOnce(t *testing.T) {
 	}
 }
 
-// TestRandom runs random calls on two routers: they agree (determinism), each worker's load is the
-// sum of the bookings on its incarnation, every choice is one that the filters allow, and nobody
-// less loaded was passed over.
+// TestRandom runs random calls on two routers, by any policies: they agree (determinism), each
+// worker's load is the sum of the bookings on its incarnation, every choice is one that the filters
+// allow, and by the default nobody less loaded was passed over.
 func TestRandom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		incompatible := func(a, b Target) error {
@@ -280,6 +280,13 @@ func TestRandom(t *testing.T) {
 			return nil
 		}
 		one, two := New(incompatible), New(incompatible)
+		options := Options{
+			Prefill: Policy(rapid.IntRange(0, int(policies)-1).Draw(t, "prefill policy")),
+			Decode:  Policy(rapid.IntRange(0, int(policies)-1).Draw(t, "decode policy")),
+			Seed:    rapid.Uint64().Draw(t, "seed"), KeyTokens: 16,
+		}
+		one.Use(options)
+		two.Use(options)
 		both := func(f func(r *Router) string) string {
 			a, b := f(one), f(two)
 			if a != b {
@@ -294,7 +301,7 @@ func TestRandom(t *testing.T) {
 			at := target.Draw(t, "target")
 			n := rapid.IntRange(0, 9).Draw(t, "id")
 			what := handoff.Booking(rapid.IntRange(1, 4).Draw(t, "what"))
-			switch rapid.IntRange(0, 4).Draw(t, "verb") {
+			switch rapid.IntRange(0, 5).Draw(t, "verb") {
 			case 0:
 				w := worker(at.Worker, Role(rapid.IntRange(1, 3).Draw(t, "role")))
 				w.Incarnation = at.Incarnation
@@ -310,13 +317,27 @@ func TestRandom(t *testing.T) {
 			case 3:
 				both(func(r *Router) string { return fmt.Sprint(r.Unbook(id(n), what)) })
 			case 4:
-				q := Request{Model: "m", Tokens: rapid.IntRange(0, 150).Draw(t, "size"), Avoid: []Target{at}}
+				q := Request{Model: "m", Tokens: rapid.IntRange(0, 150).Draw(t, "size"), Avoid: []Target{at}, Keys: chain(rapid.IntRange(0, 3).Draw(t, "prompt"), rapid.IntRange(0, 12).Draw(t, "blocks"))}
 				both(func(r *Router) string {
 					p, err := r.ChoosePair(q)
 					if err == nil {
 						checkPair(t, r, q, p)
+						r.Learn(p.Prefill, q.Keys)
+						r.Learn(p.Decode, q.Keys)
+					}
+					if check := r.CheckPair(q); fmt.Sprint(check) != fmt.Sprint(err) {
+						t.Fatalf("ChoosePair says %v, CheckPair %v", err, check)
 					}
 					return fmt.Sprint(p, err)
+				})
+			case 5:
+				q := Request{Model: "m", Tokens: rapid.IntRange(0, 150).Draw(t, "size"), Exclude: []Target{at}}
+				both(func(r *Router) string {
+					w, err := r.ChooseWhole(q)
+					if e := r.live(w); err == nil && (e == nil || w == at || e.Role == Decode || e.Draining || q.Tokens > e.holds()) {
+						t.Fatalf("chose %v for %v", w, q)
+					}
+					return fmt.Sprint(w, err)
 				})
 			}
 			for _, e := range one.workers {
@@ -333,6 +354,9 @@ func checkPair(t *rapid.T, r *Router, q Request, p Pair) {
 	if s == nil || d == nil || s == d || r.compatible(p.Prefill, p.Decode) != nil ||
 		s.Role == Decode || d.Role == Prefill || s.Draining || d.Draining || q.Tokens > s.holds() || q.Tokens > d.holds() {
 		t.Fatalf("chose %v for %v", p, q)
+	}
+	if r.options.Decode != LeastLoaded {
+		return
 	}
 	for _, o := range r.workers {
 		if o.Role != Prefill && !o.Draining && q.Tokens <= o.holds() && o != s && r.compatible(p.Prefill, o.Target()) == nil &&

@@ -16,18 +16,29 @@ type Router struct {
 	// The picker's memory: the name it chose last for each role, so that ties go
 	// on from there. Indexed by Role.
 	last [Both + 1]string
+
+	options Options
+	random  random
+
+	// Memory of a choice, kept for the next one.
+	sources, sinks, able, fresh []*entry
+	scores                      []float64
 }
 
 // entry is a live worker with the sum of the bookings on its incarnation.
 type entry struct {
 	Worker
 	load
+	prefixes prefixes // what this incarnation is thought to have cached
 }
 
 // New returns an empty router. compatible says why state cannot go from one worker to another, nil
 // when it can; it must be deterministic and is only asked about live workers.
+// It chooses the least loaded worker for both roles; see Use.
 func New(compatible func(source, destination Target) error) *Router {
-	return &Router{books: make(map[key]booking), compatible: compatible}
+	r := &Router{books: make(map[key]booking), compatible: compatible}
+	r.Use(Options{})
+	return r
 }
 
 // Update adds a worker or replaces what was known of it. A new incarnation starts without load:
@@ -44,7 +55,7 @@ func (r *Router) Update(w Worker) bool {
 	case w.Incarnation < e.Incarnation:
 		return false
 	case w.Incarnation > e.Incarnation:
-		e.load = r.sum(w.Target())
+		e.load, e.prefixes = r.sum(w.Target()), prefixes{}
 	}
 	e.Worker = w
 	return true
