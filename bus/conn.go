@@ -19,8 +19,8 @@ type Options struct {
 	Identity *mesh.Identity
 	// URL is one or more NATS addresses, separated by commas: tls://host:4222.
 	URL string
-	// Server is a server in this process; it wins over URL. It is reached over TLS like any other: NATS's in-process
-	// pipe has no buffer, so that a sender holding the client's lock and a server answering it could wait for each other.
+	// Server is a server in this process; it wins over URL. It is reached by memory, without a socket or TLS, with
+	// the permissions of Identity like any other client.
 	Server *Server
 	// Events tells the host about the connection.
 	Events Events

@@ -31,7 +31,7 @@ func (o *Options) check() error {
 		return &Error{Kind: ErrConfig, Detail: "a connection needs an identity of role worker or gateway"}
 	}
 	if o.Server != nil {
-		o.URL = o.Server.URL()
+		o.URL = memoryURL
 	}
 	if o.URL == "" {
 		return &Error{Kind: ErrConfig, Detail: "no bus address"}
@@ -56,6 +56,9 @@ func (o *Options) check() error {
 	return nil
 }
 
+// memoryURL stands for the server in this process; the dialler does not look at it.
+const memoryURL = "nats://in-process:4222"
+
 // backoff returns the wait before the given attempt, from 1: the doubled minimum up to the maximum, of which a random half
 // is kept, so that a fleet does not come back in step.
 func backoff(attempt int, lo, hi time.Duration) time.Duration {
@@ -76,7 +79,7 @@ func Connect(ctx context.Context, opts Options) (*Conn, error) {
 		peer: opts.Identity.Peer(), events: opts.Events, pending: opts.pending,
 		closed: make(chan struct{}), waiters: map[*waiter]struct{}{},
 	}
-	d := &dialer{ctx: ctx, timeout: opts.DialTimeout}
+	d := &dialer{ctx: ctx, timeout: opts.DialTimeout, server: opts.Server}
 	options := c.options(opts, d)
 	for attempt := 1; ; attempt++ {
 		// The dialler gives up with ctx; what nats.go waits for after dialling ends with the socket.
@@ -127,6 +130,9 @@ func (c *Conn) options(opts Options, d *dialer) []nats.Option {
 	}
 	if c.peer.Role == mesh.RoleGateway {
 		o = append(o, nats.CustomInboxPrefix(prefixInbox+c.peer.Name))
+	}
+	if opts.Server != nil {
+		return append(o, nats.Token(opts.Server.admit(c.peer)), nats.SetCustomDialer(d), nats.SkipHostLookup())
 	}
 	return append(o,
 		nats.Secure(c.reporting(opts.Identity.ClientTLS(nil, mesh.Peer{Role: mesh.RoleBus}))),
@@ -182,6 +188,7 @@ func reconnectProblem(err error) error {
 // dial, when nats.go waits for the server.
 type dialer struct {
 	timeout time.Duration
+	server  *Server // in this process, or nil
 
 	mu   sync.Mutex
 	ctx  context.Context // of Connect; Background once connected
@@ -195,8 +202,13 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	d.mu.Unlock()
 	ctx, cancel := context.WithTimeout(parent, d.timeout)
 	defer cancel()
-	var nd net.Dialer
-	conn, err := nd.DialContext(ctx, network, address)
+	var conn net.Conn
+	var err error
+	if d.server != nil {
+		conn, err = d.server.dial()
+	} else {
+		conn, err = new(net.Dialer).DialContext(ctx, network, address)
+	}
 	if err != nil {
 		return nil, err
 	}

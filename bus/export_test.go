@@ -13,3 +13,6 @@ func RegistrySize(r *Registry) int { return len(r.entries) }
 
 // Ending reports whether Close has begun.
 func (c *Conn) Ending() bool { return c.nc.IsDraining() || c.nc.IsClosed() }
+
+// Flush waits until the server has answered everything sent before.
+func (c *Conn) Flush() error { return c.nc.FlushTimeout(10 * time.Second) }

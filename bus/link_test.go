@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -373,5 +375,69 @@ func TestOversize(t *testing.T) {
 	none(t, g.regs, "registration")
 	if n := g.conn.Stats().Malformed; n != 1 {
 		t.Errorf("%d malformed counted", n)
+	}
+}
+
+// TestInProcessNeverWaits: a client in the server's process sends large commands that the server answers
+// itself, from many goroutines, while a worker floods it. Neither waits for the other.
+func TestInProcessNeverWaits(t *testing.T) {
+	w := embedded(t)
+	g := w.gateway(t, "gw", func(o *bus.Options) { o.Server, o.URL = w.embedded, "" })
+	k := w.worker(t, "w1", nil)
+	const commands, statuses = 40, 2000
+	errs := make(chan error, 8)
+	tokensOf := make([]int32, 200_000)
+	for i := range tokensOf {
+		tokensOf[i] = int32(i)
+	}
+	for range cap(errs) {
+		go func() {
+			for range commands / cap(errs) {
+				_, err := g.Command(context.Background(), "nobody", &buspb.Command{
+					Handoff: handoffID(1), Body: &buspb.Command_Run{Run: &buspb.Run{Generation: &buspb.Generation{Tokens: tokensOf}}},
+				})
+				if !errors.Is(err, bus.ErrNoWorker) {
+					errs <- err
+					return
+				}
+				if err := g.conn.Flush(); err != nil {
+					errs <- err
+					return
+				}
+			}
+			errs <- nil
+		}()
+	}
+	for i := range statuses {
+		if err := k.Statuses("gw", &buspb.Statuses{GatewayIncarnation: 7, Statuses: []*buspb.Status{tokens(uint32(i), "x")}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range statuses {
+		if s := recv(t, g.statuses, "status"); s.Statuses[0].GetTokens().From != uint32(i) {
+			t.Fatalf("status %d: %v", i, s)
+		}
+	}
+	for range cap(errs) {
+		if err := recv(t, errs, "commands"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestInProcessPermissions: a client in the server's process may do what its role may, and nobody else is
+// admitted without TLS.
+func TestInProcessPermissions(t *testing.T) {
+	w := embedded(t)
+	id := w.issue(t, mesh.RoleWorker, "w1")
+	conn, ev := w.connect(t, id, func(o *bus.Options) { o.Server, o.URL = w.embedded, "" })
+	if _, err := bus.ServeGateway(conn, 7, bus.GatewayHandler{Registration: func(*buspb.Registration) {}, Statuses: func(*buspb.Statuses) {}}); !errors.Is(err, bus.ErrConfig) {
+		t.Errorf("a worker serves as a gateway: %v", err)
+	}
+	none(t, ev.problem, "problem")
+	nc, err := nats.Connect("nats://"+strings.TrimPrefix(w.url, "tls://"), nats.Token("guess"), nats.NoReconnect())
+	if err == nil {
+		nc.Close()
+		t.Error("somebody was admitted without TLS")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -39,6 +40,9 @@ type ServerOptions struct {
 type Server struct {
 	ns   *server.Server
 	host string
+
+	mu       sync.Mutex
+	admitted map[string]mesh.Peer // who may connect from this process, by token; guarded by mu
 }
 
 // StartServer starts an embedded server and returns when it accepts connections.
@@ -115,15 +119,22 @@ func (s *Server) Close() {
 }
 
 // Check decides about one connection; it makes Server a server.Authentication. The TLS configuration has verified the
-// certificate; without TLS there is nothing to go by.
+// certificate; without TLS only a token counts that this process was given.
 func (s *Server) Check(c server.ClientAuthentication) bool {
-	state := c.GetTLSConnectionState()
-	if c.Kind() != server.CLIENT || state == nil {
+	if c.Kind() != server.CLIENT {
 		return false
 	}
-	peer, err := mesh.PeerOf(*state)
-	if err != nil {
-		return false
+	var peer mesh.Peer
+	if state := c.GetTLSConnectionState(); state != nil {
+		var err error
+		if peer, err = mesh.PeerOf(*state); err != nil {
+			return false
+		}
+	} else {
+		var ok bool
+		if peer, ok = s.admittedPeer(c.GetOpts().Token); !ok {
+			return false
+		}
 	}
 	p, ok := PermissionsOf(peer)
 	if !ok {
