@@ -9,8 +9,9 @@ import (
 	"github.com/tandem-llm/tandem/route"
 )
 
-// ackDelay collects acknowledgements, so that a stream of tokens does not cost a message each.
-const ackDelay = 50 * time.Millisecond
+// ackDelay collects acknowledgements, so that a stream of tokens does not cost a message each. Workers repeat
+// what was not acknowledged for a second.
+const ackDelay = 250 * time.Millisecond
 
 // acks collects acknowledgements for each worker and posts them together. Losing one is harmless:
 // the worker repeats the status, and the repetition is acknowledged again.

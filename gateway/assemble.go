@@ -13,8 +13,9 @@ type assembler struct {
 	stops  []string
 	asked  bool // log probabilities are wanted
 
-	fed     int // bytes of all pieces
-	cut     int // where the text ends, valid once the stream stopped
+	fed     int    // bytes of all pieces
+	cut     int    // where the text ends, valid once the stream stopped
+	scratch []byte // reused
 	pending []pendingToken
 	offset  openai.TextOffset // of the first pending token
 }
@@ -46,7 +47,11 @@ func (r released) empty() bool { return r.text == "" && len(r.logprobs) == 0 && 
 // feed takes the next token. piece is not kept unless log probabilities are wanted, where l holds it.
 func (a *assembler) feed(piece []byte, l openai.Logprob) released {
 	start := a.fed
-	var out []byte
+	out := a.scratch[:0]
+	if len(a.stops) == 0 {
+		out, _ = a.stream.Feed(out, piece)
+		piece, a.fed = nil, a.fed+len(piece)
+	}
 	// Byte by byte, so that the position where a stop string ended is known.
 	for i := range piece {
 		if a.stream.Stopped() {
@@ -58,6 +63,7 @@ func (a *assembler) feed(piece []byte, l openai.Logprob) released {
 			a.cut = start + i + 1 - len(a.stops[a.stream.Stop()])
 		}
 	}
+	a.scratch = out
 	a.fed += len(piece)
 	if a.asked {
 		a.pending = append(a.pending, pendingToken{start, a.fed, l})

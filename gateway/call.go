@@ -195,19 +195,20 @@ func (c *call) collect(ctx context.Context) ([]openai.Choice, openai.Usage, *ope
 		choices[i] = openai.Choice{Index: i, Asked: c.gen.Logprobs}
 	}
 	var u usageSum
+	var list taken
 	for left := len(c.requests); left > 0; {
 		select {
 		case <-c.out.wake:
 		case <-ctx.Done():
 			return nil, openai.Usage{}, nil, false
 		}
-		parts, ends := c.out.take()
-		for _, d := range parts {
+		c.out.take(&list)
+		for _, d := range list.parts {
 			texts[d.Index] = append(texts[d.Index], d.Text...)
 			choices[d.Index].Logprobs = append(choices[d.Index].Logprobs, d.Logprobs...)
 			choices[d.Index].TokenIDs = append(choices[d.Index].TokenIDs, d.TokenIDs...)
 		}
-		for _, e := range ends {
+		for _, e := range list.ends {
 			if e.err != nil {
 				return nil, openai.Usage{}, e.err, true
 			}

@@ -70,11 +70,19 @@ func (o *outbox) signal() {
 	}
 }
 
-// take returns everything that was put, in order.
-func (o *outbox) take() ([]openai.Delta, []ending) {
+// taken is what was in an outbox.
+type taken struct {
+	parts []openai.Delta
+	ends  []ending
+}
+
+// take replaces what is in t by everything that was put, in order. t is reused by turns: it must be the
+// same one each time.
+func (o *outbox) take(t *taken) {
+	clear(t.parts)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	parts, ends := o.parts, o.ends
-	o.parts, o.ends, o.size = nil, nil, 0
-	return parts, ends
+	t.parts, o.parts = o.parts, t.parts[:0]
+	t.ends, o.ends = o.ends, t.ends[:0]
+	o.size = 0
 }

@@ -15,32 +15,34 @@ import (
 func (c *call) stream(w http.ResponseWriter, r *http.Request, writeTimeout time.Duration) *openai.Error {
 	rc := http.NewResponseController(w)
 	started := make([]bool, len(c.requests))
-	header := false
 	var u usageSum
 	var buf []byte
+	var list taken
+	chunks := c.head.Chunks(c.endpoint, len(c.requests))
+	out := &streamWriter{w: w, rc: rc, c: c, within: writeTimeout}
 	for left := len(c.requests); left > 0; {
 		select {
 		case <-c.out.wake:
 		case <-r.Context().Done():
 			return errClientGone()
 		}
-		parts, ends := c.out.take()
+		c.out.take(&list)
 		buf = buf[:0]
-		for _, d := range parts {
+		for _, d := range list.parts {
 			buf = c.begin(buf, started, d.Index)
-			buf = openai.AppendEvent(buf, c.delta(d))
+			buf = chunks.AppendDelta(buf, d)
 		}
-		for _, e := range ends {
+		for _, e := range list.ends {
 			if e.err != nil {
-				if !header && len(buf) == 0 {
+				if !out.begun && len(buf) == 0 {
 					return e.err
 				}
 				buf = openai.AppendEvent(buf, e.err.Body())
-				c.write(w, rc, buf, &header, writeTimeout)
+				out.write(buf)
 				return nil
 			}
 			buf = c.begin(buf, started, e.index)
-			buf = openai.AppendEvent(buf, c.delta(openai.Delta{Index: e.index, Finish: e.finish}))
+			buf = chunks.AppendDelta(buf, openai.Delta{Index: e.index, Finish: e.finish})
 			u.add(e, c.gen.N)
 			left--
 		}
@@ -53,7 +55,7 @@ func (c *call) stream(w http.ResponseWriter, r *http.Request, writeTimeout time.
 		if len(buf) == 0 {
 			continue
 		}
-		if err := c.write(w, rc, buf, &header, writeTimeout); err != nil {
+		if err := out.write(buf); err != nil {
 			return errClientGone()
 		}
 	}
@@ -69,13 +71,6 @@ func (c *call) begin(buf []byte, started []bool, index int) []byte {
 	return openai.AppendEvent(buf, c.head.ChatStart(index))
 }
 
-func (c *call) delta(d openai.Delta) []byte {
-	if c.endpoint == openai.Chat {
-		return c.head.ChatDelta(d)
-	}
-	return c.head.TextDelta(d)
-}
-
 func (c *call) usage(u openai.Usage) []byte {
 	if c.endpoint == openai.Chat {
 		return c.head.ChatUsage(u)
@@ -83,21 +78,37 @@ func (c *call) usage(u openai.Usage) []byte {
 	return c.head.TextUsage(u)
 }
 
-func (c *call) write(w http.ResponseWriter, rc *http.ResponseController, buf []byte, header *bool, within time.Duration) error {
-	if !*header {
-		*header = true
-		h := w.Header()
+// streamWriter writes a stream's events to the connection.
+type streamWriter struct {
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	c      *call
+	within time.Duration // for one write
+
+	begun bool      // the header is written
+	until time.Time // the connection's deadline
+}
+
+// write writes events and flushes them. A deadline that has most of its time left is left alone: setting
+// one costs more than rendering a token.
+func (s *streamWriter) write(buf []byte) error {
+	if !s.begun {
+		s.begun = true
+		h := s.w.Header()
 		h.Set("Content-Type", "text/event-stream")
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Accel-Buffering", "no") // proxies must not collect events
-		c.servedHeader(h)
-		w.WriteHeader(http.StatusOK)
+		s.c.servedHeader(h)
+		s.w.WriteHeader(http.StatusOK)
 	}
-	writeWithin(w, within)
-	if _, err := w.Write(buf); err != nil {
+	if now := time.Now(); s.until.Sub(now) < s.within-s.within/4 {
+		s.until = now.Add(s.within)
+		s.rc.SetWriteDeadline(s.until) // a connection that cannot have deadlines is a test's
+	}
+	if _, err := s.w.Write(buf); err != nil {
 		return err
 	}
-	if err := rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := s.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	return nil

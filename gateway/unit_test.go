@@ -236,7 +236,9 @@ func TestOutboxBounded(t *testing.T) {
 	if n == 0 || n > 100 {
 		t.Errorf("%d parts were taken", n)
 	}
-	parts, _ := o.take()
+	var list taken
+	o.take(&list)
+	parts := list.parts
 	if len(parts) != n || !o.put(openai.Delta{Text: "x"}) {
 		t.Errorf("%d parts came out", len(parts))
 	}
