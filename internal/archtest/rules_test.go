@@ -60,6 +60,8 @@ var layers = []row{
 	{"verify", []string{"engine", "engine/llama", "model", "pair", "state", "wire"}, "asks one engine here and one in another process the same; what serves requests is not in it"},
 
 	{"replay/agenda", []string{"engine/timed"}, "orders times, whatever they are of"},
+	{"replay/fleet", []string{"engine/timed", "handoff", "route"}, "what a fleet is; what happens on it is the host's"},
+	{"replay", []string{"core", "engine/timed", "replay/agenda", "replay/fleet", "replay/link", "replay/report", "telemetry", "workload"}, "hosts the core on a virtual clock: no engine, no socket, no file"},
 	{"replay/link", []string{"engine/timed", "replay/agenda"}, "bytes and rates; what travels is the host's"},
 	{"replay/page", nil, "knows what a chart looks like, not what is drawn"},
 	{"replay/report", []string{"engine/timed", "handoff", "kv", "replay/page"}, "says what came out of a run; what ran is the host's"},
@@ -91,7 +93,7 @@ var fences = []fence{
 	{"github.com/ardanlabs/jinja/...", []string{"chat"}, "templates come from model files and are hostile input"},
 	{"github.com/HdrHistogram/...", []string{"bench/serve"}, "live latencies are telemetry's"},
 	{"github.com/alecthomas/kong", []string{"cmd/tandem"}, "flags are wiring"},
-	{"go.yaml.in/yaml/...", []string{"cmd/tandem", "engine/timed"}, "configuration files are wiring; timing models are files too"},
+	{"go.yaml.in/yaml/...", []string{"cmd/tandem", "engine/timed", "replay/fleet"}, "configuration files are wiring; timing models and fleets are files too"},
 	{"net/http", []string{"api/...", "bench/serve", "gateway", "telemetry", "telemetry/otlp", "cmd/tandem"}, "workers speak bus and wire, never HTTP"},
 	{"crypto/tls", []string{"mesh", "wire", "bench/lane", "bus", "gateway", "cmd/tandem"}, "TLS settings come from mesh"},
 	{"log", nil, "log/slog is the one logger"},
