@@ -203,7 +203,7 @@ func (q *request) finish(act handoff.RequestAction) {
 		"prompt_tokens", end.prompt.prompt, "completion_tokens", end.tokens, "attempts", len(q.attempts), "took", now-q.arrival)
 	// Content lives no longer than the request, which is fenced for minutes. The answer too: what
 	// a client that went away did not read is still in the outbox.
-	q.prompt, q.emitted, q.asm, q.params, q.out = nil, nil, nil, nil, nil
+	q.prompt, q.keys, q.emitted, q.asm, q.params, q.out = nil, nil, nil, nil, nil, nil
 	g.finished(q)
 	q.recorded(r)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
 	"github.com/tandem-llm/tandem/telemetry/otlp"
@@ -73,6 +74,9 @@ type Config struct {
 	// Order of handoffs: DestinationFirst, the default, streams while the prompt is computed; SourceFirst
 	// reserves at the destination when the prompt is done.
 	Order handoff.Policy
+	// Prefill and Decode say how a worker of the role is chosen; Prefill also that of a colocated
+	// request. Default: the least loaded.
+	Prefill, Decode route.Policy
 
 	Keys *Keys // nil: no authentication, one tenant
 
@@ -158,6 +162,11 @@ func (c *Config) normalize() error {
 	defaultTo(&c.Order, handoff.DestinationFirst)
 	if _, err := ParseOrder(c.Order.String()); err != nil {
 		return fmt.Errorf("%w: Order: %w", ErrConfig, err)
+	}
+	for _, p := range []route.Policy{c.Prefill, c.Decode} {
+		if _, err := route.ParsePolicy(p.String()); err != nil {
+			return fmt.Errorf("%w: Prefill or Decode: %w", ErrConfig, err)
+		}
 	}
 	defaultTo(&c.Retry, handoff.RetryRecompute)
 	if _, err := ParseRetry(c.Retry.String()); err != nil {

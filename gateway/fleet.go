@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"cmp"
+	"crypto/rand"
 	"fmt"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/bus"
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/kv"
 	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/state"
 )
@@ -21,6 +23,7 @@ const maxWorkers = 1_024
 type fleet struct {
 	model     string
 	tokenizer state.Digest
+	secret    [32]byte // the salts of prompts' keys are made of; never leaves the process
 
 	mu       sync.Mutex
 	registry *bus.Registry
@@ -50,6 +53,7 @@ func newFleet(model string, tokenizer state.Digest, timeout time.Duration) *flee
 		suspects: make(map[route.Target]bool),
 	}
 	f.router = route.New(f.compatible)
+	_, _ = rand.Read(f.secret[:]) // it never fails
 	return f
 }
 
@@ -232,6 +236,36 @@ func (f *fleet) count() (prefill, decode, both int) {
 		}
 	}
 	return prefill, decode, both
+}
+
+// keyTokens is the number of prompt tokens that the router's knowledge of prefixes is counted in. A
+// worker's prefix hits end at its pages, which are a multiple of it by default.
+const keyTokens = 128
+
+// keys names the blocks of a prompt for the router, nil when its policies do not ask. They are derived
+// from content and stay in this process.
+func (f *fleet) keys(tenant string, prompt []int32) []kv.Key {
+	f.mu.Lock()
+	wanted := f.router.WantsKeys()
+	f.mu.Unlock()
+	if !wanted || len(prompt) < keyTokens {
+		return nil
+	}
+	chain := kv.NewChain(kv.SaltFor(f.secret[:], tenant), keyTokens)
+	return chain.Tokens(prompt, make([]kv.Key, 0, len(prompt)/keyTokens))
+}
+
+// learn tells the router which prompt is sent to a placement's workers.
+func (f *fleet) learn(p placement, keys []kv.Key) {
+	if len(keys) == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.router.Learn(p.source, keys)
+	if !p.destination.IsZero() {
+		f.router.Learn(p.destination, keys)
+	}
 }
 
 // placement is where an attempt runs.

@@ -83,6 +83,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g.metrics.SetSLO(cfg.SLO)
 	g.fleet = newFleet(cfg.Model, cfg.Tokenizer, cfg.WorkerTimeout)
+	g.fleet.router.Use(route.Options{Prefill: cfg.Prefill, Decode: cfg.Decode, Seed: cfg.Incarnation, KeyTokens: keyTokens})
 	g.acks = newAcks(g)
 	g.prompts = newPrompter(cfg.Vocab, cfg.Template)
 	g.commands, g.stop = context.WithCancelCause(context.Background())

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/api/openai"
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/kv"
 	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/telemetry"
 	"github.com/tandem-llm/tandem/telemetry/otlp"
@@ -26,6 +27,7 @@ type request struct {
 	out   *outbox
 
 	prompt    []int32
+	keys      []kv.Key          // of the prompt's blocks, for the router; nil when it does not ask
 	params    *buspb.Generation // without tokens; not changed
 	maxTokens int               // most completion tokens
 	arrival   time.Duration     // of the HTTP request
@@ -116,6 +118,7 @@ func (q *request) start() {
 		Kind: handoff.FactAdmitted, Deadline: q.deadline, Patience: g.cfg.Patience,
 		Retries: uint8(g.cfg.Retries), MaxTokens: q.maxTokens, Retry: q.onFailure,
 	})
+	q.keys = g.fleet.keys(q.tenant, q.prompt)
 	q.place()
 }
 
@@ -186,7 +189,7 @@ func (q *request) done() bool { return q.machine.State() == handoff.RequestDone 
 
 // placing is what the router needs to know. mu is held.
 func (q *request) placing() route.Request {
-	return route.Request{Tokens: len(q.prompt) + q.maxTokens, Avoid: q.avoid, Exclude: q.exclude}
+	return route.Request{Tokens: len(q.prompt) + q.maxTokens, Avoid: q.avoid, Exclude: q.exclude, Keys: q.keys}
 }
 
 // place chooses workers and a new handoff id, or waits for workers that may come back. mu is held
@@ -210,6 +213,7 @@ func (q *request) place() {
 		return
 	}
 	q.stopWaiting()
+	g.fleet.learn(p, q.keys)
 	if p.policy == handoff.DestinationFirst && q.order == handoff.SourceFirst && !q.machine.AvoidsSourceFirst() {
 		p.policy = handoff.SourceFirst
 	}

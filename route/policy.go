@@ -59,6 +59,17 @@ func ParsePolicy(name string) (Policy, error) {
 	return 0, fmt.Errorf("route: %w: use %s", ErrPolicy, strings.Join(policyNames[:], ", "))
 }
 
+// ParsePolicies reads one name for both roles, or two with a comma between them: the prefill
+// worker's, and the decode worker's.
+func ParsePolicies(names string) (prefill, decode Policy, err error) {
+	first, second, two := strings.Cut(names, ",")
+	if prefill, err = ParsePolicy(strings.TrimSpace(first)); err != nil || !two {
+		return prefill, prefill, err
+	}
+	decode, err = ParsePolicy(strings.TrimSpace(second))
+	return prefill, decode, err
+}
+
 // MarshalText returns the policy's name.
 func (p Policy) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 

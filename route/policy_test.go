@@ -47,8 +47,16 @@ func TestPolicyNames(t *testing.T) {
 			t.Errorf("%v reads as %v, %v", p, back, err)
 		}
 	}
-	if _, err := ParsePolicy("fastest"); !errors.Is(err, ErrPolicy) {
-		t.Error(err)
+	for _, names := range []string{"fastest", "", "random,", ",random", "random,random,random"} {
+		if _, _, err := ParsePolicies(names); !errors.Is(err, ErrPolicy) {
+			t.Errorf("%q: %v", names, err)
+		}
+	}
+	if p, d, err := ParsePolicies("kv-aware, random"); p != KVAware || d != Random || err != nil {
+		t.Error(p, d, err)
+	}
+	if p, d, err := ParsePolicies("random"); p != Random || d != Random || err != nil {
+		t.Error(p, d, err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/mesh"
 	"github.com/tandem-llm/tandem/model"
+	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/telemetry"
 	"github.com/tandem-llm/tandem/telemetry/otlp"
 )
@@ -27,6 +28,7 @@ type gatewayFlags struct {
 	BusListen      string        `default:"127.0.0.1:0" help:"Address of the embedded control bus."`
 	Mode           string        `default:"auto" enum:"auto,disaggregated,colocated" help:"How requests are served: auto hands off where a pair of workers can, disaggregated always, colocated never. A request's Tandem-Mode header overrides it."`
 	Order          string        `default:"destination-first" enum:"destination-first,source-first" help:"Order of handoffs: destination-first reserves first and streams while the prompt is computed, source-first reserves when the prompt is done. A request's Tandem-Order header overrides it."`
+	Route          string        `default:"least-loaded" help:"How workers are chosen: least-loaded, round-robin, random, power-of-two, or kv-aware, which weighs how much of a prompt a worker was sent before against its load. Two with a comma between them: for prefill workers, which colocated requests go to as well, and for decode workers." placeholder:"POLICY"`
 	APIKeys        string        `name:"api-keys" help:"File of API keys, one 'tenant key' pair a line; without it anybody may ask." placeholder:"FILE" type:"existingfile"`
 	MaxActive      int           `default:"256" help:"Most samples generated at once."`
 	MaxQueue       int           `default:"1024" help:"Most requests waiting behind them; more are refused as overloaded."`
@@ -41,7 +43,7 @@ type gatewayFlags struct {
 
 func (f *gatewayFlags) args() []string {
 	args := []string{
-		"--listen=" + f.Listen, "--bus-listen=" + f.BusListen, "--mode=" + f.Mode, "--order=" + f.Order,
+		"--listen=" + f.Listen, "--bus-listen=" + f.BusListen, "--mode=" + f.Mode, "--order=" + f.Order, "--route=" + f.Route,
 		"--max-active=" + strconv.Itoa(f.MaxActive), "--max-queue=" + strconv.Itoa(f.MaxQueue),
 		"--max-per-tenant=" + strconv.Itoa(f.MaxPerTenant),
 		"--request-timeout=" + f.RequestTimeout.String(), "--retries=" + strconv.Itoa(f.Retries), "--retry=" + f.Retry,
@@ -183,11 +185,12 @@ func (c *gatewayCmd) config(ctx context.Context, a *app) (gateway.Config, error)
 	if err != nil {
 		return gateway.Config{}, err
 	}
-	order, _ := gateway.ParseOrder(c.Order) // the enum admits valid names only
+	order, _ := gateway.ParseOrder(c.Order)            // the enum admits valid names only
+	prefill, decode, _ := route.ParsePolicies(c.Route) // checked
 	retry, _ := gateway.ParseRetry(c.Retry)
 	cfg := gateway.Config{
 		Version: version(), Model: c.modelName(), Vocab: vocab, Tokenizer: m.Tokenizer.Digest,
-		Mode: gateway.Mode(c.Mode), Order: order, MaxActive: c.MaxActive, MaxQueue: c.MaxQueue, MaxPerTenant: c.MaxPerTenant,
+		Mode: gateway.Mode(c.Mode), Order: order, Prefill: prefill, Decode: decode, MaxActive: c.MaxActive, MaxQueue: c.MaxQueue, MaxPerTenant: c.MaxPerTenant,
 		RequestTimeout: c.RequestTimeout, Retries: c.Retries, Retry: retry, ShutdownGrace: c.Drain,
 		SLO: telemetry.SLO{TTFT: c.SLOTTFT, TPOT: c.SLOTPOT}, Metrics: telemetry.NewGateway(version()),
 	}

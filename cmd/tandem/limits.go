@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/bus"
 	"github.com/tandem-llm/tandem/mesh"
 	"github.com/tandem-llm/tandem/model"
+	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/telemetry/otlp"
 	"github.com/tandem-llm/tandem/wire"
 )
@@ -62,8 +63,12 @@ func (f *gatewayFlags) check() error {
 			collector = usageError{fmt.Errorf("--otlp: %w", err)}
 		}
 	}
+	_, _, policies := route.ParsePolicies(f.Route)
+	if policies != nil {
+		policies = usageError{fmt.Errorf("--route: %w", policies)}
+	}
 	return errors.Join(
-		collector, between("slo-ttft", f.SLOTTFT, 0, mostTime), between("slo-tpot", f.SLOTPOT, 0, mostTime),
+		collector, policies, between("slo-ttft", f.SLOTTFT, 0, mostTime), between("slo-tpot", f.SLOTPOT, 0, mostTime),
 		between("max-active", f.MaxActive, 1, most), between("max-queue", f.MaxQueue, 1, most), between("max-per-tenant", f.MaxPerTenant, 0, most),
 		between("request-timeout", f.RequestTimeout, time.Millisecond, mostTime), between("retries", f.Retries, 0, 255),
 	)
