@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 )
 
 // Why a request was not admitted.
@@ -13,6 +14,15 @@ var (
 	errTenantFull = errors.New("the tenant has too many requests")
 	errClosed     = errors.New("the gateway is shutting down")
 )
+
+// refusedError says why a request was not admitted, and when to try again.
+type refusedError struct {
+	why   error
+	after time.Duration // as long as it would take at the pace of late; 0 while there was none
+}
+
+func (e *refusedError) Error() string { return e.why.Error() }
+func (e *refusedError) Unwrap() error { return e.why }
 
 // admission lets a bounded number of samples run at once and keeps the HTTP requests behind them in
 // a bounded queue, first come first served. A request asks for as many places as it has samples and
@@ -26,28 +36,58 @@ type admission struct {
 	tenants map[string]int
 	tenant  int // most places and queued samples of one tenant, 0 unlimited
 	closed  bool
+
+	now  func() time.Duration
+	held time.Duration // how long places were taken of late: a moving average over calls; guarded by mu
 }
+
+// heldWeight is the weight of a call in the moving average: the last dozen count.
+const heldWeight = 8
 
 type waiter struct {
 	need    int
 	granted chan error // receives once: nil when admitted, errClosed at shutdown
 }
 
-func newAdmission(places, queue, tenant int) *admission {
-	return &admission{free: places, places: places, limit: queue, tenants: make(map[string]int), tenant: tenant}
+func newAdmission(places, queue, tenant int, now func() time.Duration) *admission {
+	return &admission{free: places, places: places, limit: queue, tenants: make(map[string]int), tenant: tenant, now: now}
 }
 
-// enter waits for need places. On success the caller calls the returned function once, when the
+// turn is about how long somebody would wait who came now: the places that those before it need, at the
+// pace at which places become free. mu is held.
+func (a *admission) turn() time.Duration {
+	ahead := 1
+	for e := a.queue.Front(); e != nil; e = e.Next() {
+		ahead += e.Value.(*waiter).need
+	}
+	return a.held * time.Duration(ahead) / time.Duration(a.places)
+}
+
+// soon is about how long it takes until a call ends, by those that run.
+func (a *admission) soon() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.held / time.Duration(max(1, a.places-a.free))
+}
+
+// idle reports whether nobody holds a place.
+func (a *admission) idle() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.free == a.places
+}
+
+// enter waits for need places. Its errors are *refusedError. On success the caller calls the returned function once, when the
 // places are free again. need must not exceed the total.
 func (a *admission) enter(ctx context.Context, tenant string, need int) (leave func(), err error) {
 	a.mu.Lock()
 	if a.closed {
 		a.mu.Unlock()
-		return nil, errClosed
+		return nil, &refusedError{why: errClosed}
 	}
 	if a.tenant > 0 && a.tenants[tenant]+need > a.tenant {
-		a.mu.Unlock()
-		return nil, errTenantFull
+		defer a.mu.Unlock()
+		return nil, &refusedError{errTenantFull, a.held / time.Duration(max(1, a.tenants[tenant]))}
 	}
 	if a.queue.Len() == 0 && a.free >= need {
 		a.free -= need
@@ -56,8 +96,8 @@ func (a *admission) enter(ctx context.Context, tenant string, need int) (leave f
 		return a.leaver(tenant, need), nil
 	}
 	if a.queue.Len() >= a.limit {
-		a.mu.Unlock()
-		return nil, errQueueFull
+		defer a.mu.Unlock()
+		return nil, &refusedError{errQueueFull, a.turn()}
 	}
 	w := &waiter{need: need, granted: make(chan error, 1)}
 	at := a.queue.PushBack(w)
@@ -79,17 +119,23 @@ func (a *admission) enter(ctx context.Context, tenant string, need int) (leave f
 	}
 	if err != nil {
 		a.mu.Lock()
+		defer a.mu.Unlock()
 		a.forget(tenant, need)
-		a.mu.Unlock()
-		return nil, err
+		return nil, &refusedError{err, a.turn()}
 	}
 	return a.leaver(tenant, need), nil
 }
 
 func (a *admission) leaver(tenant string, need int) func() {
+	entered := a.now()
 	return sync.OnceFunc(func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
+		if took := a.now() - entered; a.held == 0 {
+			a.held = took
+		} else {
+			a.held += (took - a.held) / heldWeight
+		}
 		a.free += need
 		a.forget(tenant, need)
 		a.grant()

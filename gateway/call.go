@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"math"
 	"net/http"
 	"strconv"
@@ -22,7 +23,8 @@ type call struct {
 	tenant   string
 	how
 	gen      openai.Generation
-	prompts  [][]int32
+	samples  int
+	prompts  [][]int32 // tokens, after admission
 	params   *buspb.Generation
 	arrival  time.Duration
 	admitted time.Duration
@@ -33,8 +35,9 @@ type call struct {
 }
 
 // newCall checks what concerns the model, and prepares everything but the requests.
-func (g *Gateway) newCall(e openai.Endpoint, tenant string, how how, gen openai.Generation, prompts [][]int32, arrival time.Duration) (*call, *openai.Error) {
-	samples := len(prompts) * gen.N
+func (g *Gateway) newCall(e openai.Endpoint, tenant string, how how, want *asked, arrival time.Duration) (*call, *openai.Error) {
+	gen := want.gen
+	samples := want.prompts * gen.N
 	if samples > g.cfg.MaxActive {
 		return nil, badRequest(openai.CodeInvalidValue, "n", "Prompts times samples are more than the "+
 			strconv.Itoa(g.cfg.MaxActive)+" that this server runs at once.")
@@ -53,7 +56,7 @@ func (g *Gateway) newCall(e openai.Endpoint, tenant string, how how, gen openai.
 		prefix = "cmpl-"
 	}
 	return &call{
-		endpoint: e, tenant: tenant, how: how, gen: gen, prompts: prompts, arrival: arrival,
+		endpoint: e, tenant: tenant, how: how, gen: gen, samples: samples, arrival: arrival,
 		params: generationParams(gen),
 		head: openai.Head{
 			ID: newID(prefix), Created: time.Now().Unix(), Model: gen.Model,
@@ -110,6 +113,12 @@ func (g *Gateway) begin(c *call) *openai.Error {
 		seed = binary.LittleEndian.Uint64(b[:])
 	}
 	now := g.now()
+	deadline := now + g.cfg.RequestTimeout
+	if at, limited := c.deadline(); limited {
+		if deadline = min(deadline, at); deadline <= now {
+			return errDeadline()
+		}
+	}
 	for i, prompt := range c.prompts {
 		for n := range c.gen.N {
 			asm, err := newAssembler(c.gen.Stop, c.gen.Logprobs)
@@ -120,7 +129,7 @@ func (g *Gateway) begin(c *call) *openai.Error {
 			c.requests = append(c.requests, &request{
 				g: g, key: c.head.ID + "." + strconv.Itoa(index), tenant: c.tenant, how: c.how, index: index,
 				out: c.out, prompt: prompt, params: withSeed(c.params, seed+uint64(n)), maxTokens: limits[i],
-				arrival: c.arrival, admitted: c.admitted, parent: c.parent, why: telemetry.RetryNone, deadline: now + g.cfg.RequestTimeout, asm: asm, tokenIDs: c.gen.ReturnTokenIDs,
+				arrival: c.arrival, admitted: c.admitted, parent: c.parent, why: telemetry.RetryNone, deadline: deadline, asm: asm, tokenIDs: c.gen.ReturnTokenIDs,
 			})
 		}
 	}
@@ -171,20 +180,54 @@ func (c *call) gone() {
 	}
 }
 
+// deadline is when the call must have ended, as its client wants it; false without its word.
+func (c *call) deadline() (time.Duration, bool) {
+	return c.arrival + c.timeout, c.timeout > 0
+}
+
 // admit waits for the call's turn.
 func (g *Gateway) admit(ctx context.Context, c *call) (leave func(), oerr *openai.Error) {
-	ctx, cancel := context.WithTimeout(ctx, g.cfg.QueueTimeout)
+	wait := g.cfg.QueueTimeout
+	at, limited := c.deadline()
+	if limited {
+		wait = min(wait, at-g.now())
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	g.metrics.Queued(1)
 	began := g.now()
-	leave, err := g.gate.enter(ctx, c.tenant, len(c.prompts)*c.gen.N)
+	leave, err := g.gate.enter(ctx, c.tenant, c.samples)
 	g.metrics.Queued(-1)
-	if err != nil {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) && limited && g.now() >= at:
+		return nil, errDeadline()
+	case err != nil:
 		return nil, errQueue(err)
 	}
 	c.admitted = g.now()
 	g.metrics.Waited(c.admitted - began)
 	return leave, nil
+}
+
+// read turns the prompts into tokens, as many at once as there are processors: a burst of long prompts
+// does not take them from the tokens that are being streamed.
+func (g *Gateway) read(ctx context.Context, c *call, want *asked) *openai.Error {
+	for i := range want.prompts {
+		select {
+		case g.readers <- struct{}{}:
+		case <-ctx.Done():
+			return errClientGone()
+		}
+		tokens, oerr := func() ([]int32, *openai.Error) {
+			defer func() { <-g.readers }()
+			return want.tokens(i)
+		}()
+		if oerr != nil {
+			return oerr
+		}
+		c.prompts = append(c.prompts, tokens)
+	}
+	return nil
 }
 
 // collect reads a whole answer. It returns false when the client went away.

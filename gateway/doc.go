@@ -13,7 +13,7 @@
 //
 // # Life of a request
 //
-// An HTTP request (a call) is decoded, its prompts become tokens, it waits for admission, and each
+// An HTTP request (a call) is decoded, it waits for admission, its prompts become tokens, and each
 // of its samples becomes one request with its own machine, bookings and handoff attempts. A request
 // reserves, dispatches prefill, runs, renews, cancels, retries, forwards and finishes only by
 // executing an action that its machine returned; everything it learns (worker messages, command

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/tandem-llm/tandem/api/openai"
 	"github.com/tandem-llm/tandem/bus/buspb"
@@ -14,7 +15,16 @@ import (
 // This file is the one table from what went wrong to what the client is told. Errors say what to
 // do next and hold no content.
 
-const retrySoon = 1 // seconds
+const (
+	retrySoon = 1 // seconds, where nothing was measured
+	// retryMost bounds what clients are asked to wait: load changes faster than that.
+	retryMost = 60
+)
+
+// retryAfter turns what was measured into the seconds that a client should wait.
+func retryAfter(d time.Duration) int {
+	return min(max(int((d+time.Second-1)/time.Second), retrySoon), retryMost)
+}
 
 func unavailable(code, message string) *openai.Error {
 	return &openai.Error{
@@ -47,7 +57,7 @@ func errShuttingDown() *openai.Error {
 func errDeadline() *openai.Error {
 	return &openai.Error{
 		Status: http.StatusGatewayTimeout, Type: openai.TypeTimeout, Code: openai.CodeDeadline,
-		Message: "The request did not complete in time. Ask for fewer tokens, or try again later.",
+		Message: "The request did not complete in time. Ask for fewer tokens, give it more time, or try again later.",
 	}
 }
 
@@ -84,23 +94,28 @@ func errModel() *openai.Error {
 }
 
 func errQueue(err error) *openai.Error {
+	after := retrySoon
+	var refused *refusedError
+	if errors.As(err, &refused) {
+		after = retryAfter(refused.after)
+	}
 	switch {
 	case errors.Is(err, errTenantFull):
 		return &openai.Error{
 			Status: http.StatusTooManyRequests, Type: openai.TypeRateLimit, Code: openai.CodeRateLimit,
-			Message: "Too many requests of this API key's tenant are in flight. Wait for some to end.", RetryAfter: retrySoon,
+			Message: "Too many requests of this API key's tenant are in flight. Wait for some to end.", RetryAfter: after,
 		}
 	case errors.Is(err, errClosed):
 		return errShuttingDown()
 	case errors.Is(err, errQueueFull):
 		return &openai.Error{
 			Status: http.StatusServiceUnavailable, Type: openai.TypeOverloaded, Code: openai.CodeOverloaded,
-			Message: "The server is overloaded: its queue is full. Try again later.", RetryAfter: 2 * retrySoon,
+			Message: "The server is overloaded: its queue is full. Try again later.", RetryAfter: after,
 		}
 	}
 	return &openai.Error{
 		Status: http.StatusServiceUnavailable, Type: openai.TypeOverloaded, Code: openai.CodeOverloaded,
-		Message: "The server is overloaded: the request waited too long for its turn. Try again later.", RetryAfter: 5 * retrySoon,
+		Message: "The server is overloaded: the request waited too long for its turn. Try again later.", RetryAfter: after,
 	}
 }
 

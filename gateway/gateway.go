@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
 
@@ -40,6 +41,7 @@ type Gateway struct {
 	fleet   *fleet
 	prompts *prompter
 	gate    *admission
+	readers chan struct{} // holds one for each prompt that is being turned into tokens
 	live    *liveIDs
 	acks    *acks
 	handler http.Handler
@@ -75,12 +77,13 @@ func New(cfg Config) (*Gateway, error) {
 		epoch:    time.Now().Add(-time.Nanosecond), // host time is never 0, which means "none"
 		metrics:  cfg.Metrics,
 		events:   cfg.Events,
-		gate:     newAdmission(cfg.MaxActive, cfg.MaxQueue, cfg.MaxPerTenant),
 		live:     newLiveIDs(),
+		readers:  make(chan struct{}, runtime.GOMAXPROCS(0)),
 		requests: make(map[handoff.ID]*request),
 		open:     make(map[*request]struct{}),
 		handoffs: telemetry.NewHandoffs(0),
 	}
+	g.gate = newAdmission(cfg.MaxActive, cfg.MaxQueue, cfg.MaxPerTenant, g.now)
 	g.metrics.SetSLO(cfg.SLO)
 	g.fleet = newFleet(cfg.Model, cfg.Tokenizer, cfg.WorkerTimeout)
 	g.fleet.router.Use(route.Options{Prefill: cfg.Prefill, Decode: cfg.Decode, Seed: cfg.Incarnation, KeyTokens: keyTokens})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -90,43 +91,42 @@ func (g *Gateway) authenticate(w http.ResponseWriter, r *http.Request) (string, 
 }
 
 func (g *Gateway) chat(w http.ResponseWriter, r *http.Request) {
-	g.generate(w, r, openai.Chat, func(body []byte) (openai.Generation, [][]int32, *openai.Error) {
+	g.generate(w, r, openai.Chat, func(body []byte) (*asked, *openai.Error) {
 		req, oerr := openai.DecodeChat(body)
+		if oerr == nil && req.Model != g.cfg.Model {
+			oerr = errModel()
+		}
 		if oerr != nil {
-			return openai.Generation{}, nil, oerr
+			return nil, oerr
 		}
-		if req.Model != g.cfg.Model {
-			return openai.Generation{}, nil, errModel()
-		}
-		tokens, oerr := g.prompts.chat(req.Messages)
-		return req.Generation, [][]int32{tokens}, oerr
+		return &asked{req.Generation, 1, func(int) ([]int32, *openai.Error) { return g.prompts.chat(req.Messages) }}, nil
 	})
 }
 
 func (g *Gateway) completion(w http.ResponseWriter, r *http.Request) {
-	g.generate(w, r, openai.Completion, func(body []byte) (openai.Generation, [][]int32, *openai.Error) {
+	g.generate(w, r, openai.Completion, func(body []byte) (*asked, *openai.Error) {
 		req, oerr := openai.DecodeCompletion(body)
+		if oerr == nil && req.Model != g.cfg.Model {
+			oerr = errModel()
+		}
 		if oerr != nil {
-			return openai.Generation{}, nil, oerr
+			return nil, oerr
 		}
-		if req.Model != g.cfg.Model {
-			return openai.Generation{}, nil, errModel()
-		}
-		var prompts [][]int32
-		for _, p := range req.Prompts {
-			tokens, oerr := g.prompts.text(p)
-			if oerr != nil {
-				return openai.Generation{}, nil, oerr
-			}
-			prompts = append(prompts, tokens)
-		}
-		return req.Generation, prompts, nil
+		return &asked{req.Generation, len(req.Prompts), func(i int) ([]int32, *openai.Error) { return g.prompts.text(req.Prompts[i]) }}, nil
 	})
+}
+
+// asked is what a body asks for. Its prompts become tokens when the request is admitted: one that waits, or
+// is refused, costs no more than reading it.
+type asked struct {
+	gen     openai.Generation
+	prompts int
+	tokens  func(prompt int) ([]int32, *openai.Error)
 }
 
 // generate serves a request for an answer, from its header to its last byte.
 func (g *Gateway) generate(w http.ResponseWriter, r *http.Request, e openai.Endpoint,
-	decode func([]byte) (openai.Generation, [][]int32, *openai.Error),
+	decode func([]byte) (*asked, *openai.Error),
 ) {
 	arrival := g.now()
 	tenant, ok := g.authenticate(w, r)
@@ -172,12 +172,12 @@ func (g *Gateway) generate(w http.ResponseWriter, r *http.Request, e openai.Endp
 		refuse(telemetry.RejectedInvalid, oerr)
 		return
 	}
-	gen, prompts, oerr := decode(body)
+	want, oerr := decode(body)
 	if oerr != nil {
 		refuse(telemetry.RejectedInvalid, oerr)
 		return
 	}
-	c, oerr := g.newCall(e, tenant, how, gen, prompts, arrival)
+	c, oerr := g.newCall(e, tenant, how, want, arrival)
 	if oerr != nil {
 		refuse(telemetry.RejectedInvalid, oerr)
 		return
@@ -191,17 +191,23 @@ func (g *Gateway) generate(w http.ResponseWriter, r *http.Request, e openai.Endp
 		return
 	}
 	defer leave()
-	if oerr := g.begin(c); oerr != nil {
+	if oerr = g.read(r.Context(), c, want); oerr == nil {
+		oerr = g.begin(c)
+	}
+	if oerr != nil {
 		refuse(rejectionOf(oerr), oerr)
 		return
 	}
 	defer c.gone() // whoever is left, after an error or a departure
-	if gen.Stream {
+	if c.gen.Stream {
 		oerr = c.stream(w, r, g.cfg.WriteTimeout)
 	} else {
 		oerr = c.answer(w, r, g.cfg.WriteTimeout)
 	}
 	if oerr != nil && oerr.Status != statusClientGone {
+		if oerr.Code == openai.CodeOverloaded { // the workers' queues: they shorten as answers end
+			oerr.RetryAfter = retryAfter(g.gate.soon())
+		}
 		writeWithin(w, g.cfg.WriteTimeout)
 		oerr.Write(w)
 	}
@@ -226,11 +232,12 @@ type how struct {
 	mode      Mode
 	order     handoff.Policy // of a handoff
 	onFailure handoff.Retry
+	timeout   time.Duration // from its arrival, as the client wants it; 0: no word
 }
 
 // how is what a request's headers say, and for the rest the gateway's configuration.
 func (g *Gateway) how(r *http.Request) (how, *openai.Error) {
-	h := how{g.cfg.Mode, g.cfg.Order, g.cfg.Retry}
+	h := how{mode: g.cfg.Mode, order: g.cfg.Order, onFailure: g.cfg.Retry}
 	var err error
 	if v := r.Header.Get("Tandem-Mode"); v != "" {
 		if h.mode, err = ParseMode(strings.ToLower(v)); err != nil {
@@ -247,8 +254,18 @@ func (g *Gateway) how(r *http.Request) (how, *openai.Error) {
 			return how{}, badRequest(openai.CodeUnsupportedHeader, "Tandem-Retry", "Tandem-Retry must be recompute, rebind or none.")
 		}
 	}
+	if v := r.Header.Get("Tandem-Timeout"); v != "" {
+		s, err := strconv.ParseFloat(v, 64)
+		if err != nil || !(s > 0 && s <= mostTimeout.Seconds()) {
+			return how{}, badRequest(openai.CodeUnsupportedHeader, "Tandem-Timeout", "Tandem-Timeout must be a positive number of seconds, at most a week.")
+		}
+		h.timeout = max(1, time.Duration(s*float64(time.Second)))
+	}
 	return h, nil
 }
+
+// mostTimeout bounds what clients may ask for, as workers bound it; RequestTimeout holds all the same.
+const mostTimeout = 7 * 24 * time.Hour
 
 func (g *Gateway) models(w http.ResponseWriter, r *http.Request) {
 	if _, ok := g.authenticate(w, r); ok {

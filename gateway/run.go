@@ -76,14 +76,10 @@ func (g *Gateway) shutdown(server *http.Server, serving bool) {
 
 	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.ShutdownGrace)
 	defer cancel()
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		if serving {
-			server.Shutdown(ctx) // its error is ctx's
-		}
-	}()
-	g.await(ctx, func() bool { return len(g.openRequests()) == 0 })
+	// The listener stays: who comes meanwhile is told that the server is going down, and when to try
+	// again, instead of being refused a connection.
+	server.SetKeepAlivesEnabled(false)
+	g.await(ctx, func() bool { return len(g.openRequests()) == 0 && g.gate.idle() })
 	for _, q := range g.openRequests() {
 		q.abort(errShuttingDown())
 	}
@@ -94,7 +90,6 @@ func (g *Gateway) shutdown(server *http.Server, serving bool) {
 		server.Shutdown(last)
 		server.Close()
 	}
-	<-closed
 
 	// Cancels that workers have not answered yet get a last chance.
 	last, cancelLast := context.WithTimeout(context.Background(), leaveTime)

@@ -56,11 +56,21 @@ func TestShutdown(t *testing.T) {
 				time.Sleep(60 * time.Millisecond)
 				cancel()
 				synctest.Wait()
-				if res, err := client.Get("http://gateway/readyz"); err == nil && res.StatusCode == http.StatusOK {
-					t.Error("still ready")
+				if res, err := client.Get("http://gateway/readyz"); err != nil || res.StatusCode != http.StatusServiceUnavailable {
+					t.Error("still ready, or not there:", err)
+				} else {
+					res.Body.Close()
 				}
-				w := (&rig{t: t, g: g}).post("/v1/chat/completions", chatBody)
-				(&rig{t: t, g: g}).wantError(w, 503, openai.CodeShuttingDown)
+				// Whoever connects now is told, and not refused a connection.
+				res, err := client.Post("http://gateway/v1/chat/completions", "application/json", strings.NewReader(chatBody))
+				if err != nil {
+					t.Fatal(err)
+				}
+				refusal, _ := io.ReadAll(res.Body)
+				res.Body.Close()
+				if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" || !strings.Contains(string(refusal), openai.CodeShuttingDown) {
+					t.Errorf("%s %v %s", res.Status, res.Header, refusal)
+				}
 
 				got := <-body
 				text, finish, done := streamed(got)

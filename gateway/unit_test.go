@@ -74,7 +74,7 @@ func FuzzParseKeys(f *testing.F) {
 // waiter gives up.
 func TestAdmissionOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAdmission(4, 3, 0)
+		a := newAdmission(4, 3, 0, handoffClock())
 		leave, err := a.enter(t.Context(), "x", 3)
 		if err != nil {
 			t.Fatal(err)
@@ -138,7 +138,7 @@ func TestAdmissionOrder(t *testing.T) {
 }
 
 func TestAdmissionTenants(t *testing.T) {
-	a := newAdmission(10, 10, 3)
+	a := newAdmission(10, 10, 3, handoffClock())
 	one, err := a.enter(t.Context(), "x", 2)
 	if err != nil {
 		t.Fatal(err)
