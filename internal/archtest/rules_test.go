@@ -65,7 +65,7 @@ var layers = []row{
 	{"replay/link", []string{"engine/timed", "replay/agenda"}, "bytes and rates; what travels is the host's"},
 	{"replay/page", nil, "knows what a chart looks like, not what is drawn"},
 	{"replay/report", []string{"engine/timed", "handoff", "kv", "replay/page"}, "says what came out of a run; what ran is the host's"},
-	{"replay/sweep", []string{"replay/page", "replay/report"}, "runs whatever function it is given, so it knows neither fleets nor hosts"},
+	{"replay/sweep", []string{"engine/timed", "replay/page", "replay/report"}, "runs whatever function it is given, so it knows neither fleets nor hosts"},
 
 	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/move", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "pair", "replay/report", "replay/sweep", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "verify", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
 	{"internal/archtest", nil, "tests only"},

@@ -25,12 +25,12 @@ func (r *Result) HTML(w io.Writer) error {
 }
 
 func (r *Result) lead() string {
-	return fmt.Sprintf("%s requests over %s of virtual time. SLO: %s.", count(r.Requests.Measured), seconds(r.Period), r.Goodput.SLO)
+	return fmt.Sprintf("%s requests over %s of virtual time. SLO: %s.", count(r.Requests.Measured), FormatSeconds(r.Period), r.Goodput.SLO)
 }
 
 func (r *Result) facts() []page.Fact {
 	g := &r.Goodput
-	tone, met := page.Bad, "below the SLO's "+percent(g.SLO.Attainment)
+	tone, met := page.Bad, "below the SLO's "+FormatShare(g.SLO.Attainment)
 	if g.Met {
 		tone, met = page.Good, "SLO met"
 	}
@@ -44,16 +44,16 @@ func (r *Result) facts() []page.Fact {
 	}
 	facts := []page.Fact{
 		{Label: "Goodput", Value: short(g.Requests) + " req/s", Note: note},
-		{Label: "SLO attainment", Value: percent(g.Attainment), Note: met, Tone: tone},
-		{Label: "TTFT p50", Value: seconds(r.Latency.TTFT.P50), Note: "p99 " + seconds(r.Latency.TTFT.P99)},
-		{Label: "TPOT p50", Value: seconds(r.Latency.TPOT.P50), Note: "p99 " + seconds(r.Latency.TPOT.P99)},
+		{Label: "SLO attainment", Value: FormatShare(g.Attainment), Note: met, Tone: tone},
+		{Label: "TTFT p50", Value: FormatSeconds(r.Latency.TTFT.P50), Note: "p99 " + FormatSeconds(r.Latency.TTFT.P99)},
+		{Label: "TPOT p50", Value: FormatSeconds(r.Latency.TPOT.P50), Note: "p99 " + FormatSeconds(r.Latency.TPOT.P99)},
 		{Label: "Output", Value: short(r.Throughput.OutputTokens) + " tok/s", Note: short(r.Throughput.Requests) + " requests/s completed"},
-		{Label: "Prefix cache", Value: percent(r.Cache.SourceShare), Note: "of prompt tokens found"},
+		{Label: "Prefix cache", Value: FormatShare(r.Cache.SourceShare), Note: "of prompt tokens found"},
 	}
 	if r.Handoffs.N > 0 {
 		facts = append(facts,
-			page.Fact{Label: "Uncovered tail p50", Value: seconds(r.Handoffs.Tail.P50), Note: percent(r.Handoffs.Hidden) + " of transfer time hidden"},
-			page.Fact{Label: "Stranded memory", Value: bytesOf(stranded) + "·s", Note: "pinned or reserved, not computing"})
+			page.Fact{Label: "Uncovered tail p50", Value: FormatSeconds(r.Handoffs.Tail.P50), Note: FormatShare(r.Handoffs.Hidden) + " of transfer time hidden"},
+			page.Fact{Label: "Stranded memory", Value: FormatBytes(stranded) + "·s", Note: "pinned or reserved, not computing"})
 	}
 	return facts
 }
@@ -116,7 +116,7 @@ func merge(v []Number, by int, one func(part []Number) Number) []Number {
 func (c *Charts) sections(r *Result) []page.Section {
 	overTime := page.Section{
 		Title: "Over time",
-		Note:  fmt.Sprintf("Each point is the mean of %s. Zooming one chart zooms all of them.", seconds(c.Width)),
+		Note:  fmt.Sprintf("Each point is the mean of %s. Zooming one chart zooms all of them.", FormatSeconds(c.Width)),
 		Charts: []page.Chart{
 			c.time("Requests", "/s", page.Lines, line("arrive", c.Arrivals, 0), line("complete", c.Completed, 1), line("complete within the SLO", c.Good, 2)),
 			c.time("Requests in the system", page.Number, page.Areas, line("before their first token", c.Waiting, 1), line("after it", c.Decoding, 0)),
@@ -184,7 +184,7 @@ func (c *Charts) ttft(r *Result) page.Chart {
 	chart.Y.CanLog = true
 	chart.Join = true
 	if limit := r.Goodput.SLO.TTFT; limit > 0 {
-		chart.Marks = []page.Mark{{Axis: "y", At: timed.Time(limit).Seconds(), Label: "SLO " + seconds(limit)}}
+		chart.Marks = []page.Mark{{Axis: "y", At: timed.Time(limit).Seconds(), Label: "SLO " + FormatSeconds(limit)}}
 	}
 	return chart
 }
@@ -209,12 +209,12 @@ func (c *Charts) distributions(r *Result) []page.Chart {
 		chart := page.Chart{
 			Kind: page.Steps, Title: l.name, X: page.Axis{Label: l.name, Unit: page.Seconds, CanLog: least > 0}, Y: page.Axis{Unit: page.Share},
 			Series: []page.Series{s},
-			Note:   fmt.Sprintf("p50 %s, p90 %s, p99 %s, largest %s.", seconds(l.of.P50), seconds(l.of.P90), seconds(l.of.P99), seconds(l.of.Max)),
+			Note:   fmt.Sprintf("p50 %s, p90 %s, p99 %s, largest %s.", FormatSeconds(l.of.P50), FormatSeconds(l.of.P90), FormatSeconds(l.of.P99), FormatSeconds(l.of.Max)),
 		}
 		// A long tail leaves nothing to see of the rest on a linear axis.
 		chart.X.Log = least > 0 && float64(l.of.Max) > 50*float64(l.of.P50)
 		if limit := limits[l.name]; limit > 0 {
-			chart.Marks = []page.Mark{{Axis: "x", At: timed.Time(limit).Seconds(), Label: "SLO " + seconds(limit)}}
+			chart.Marks = []page.Mark{{Axis: "x", At: timed.Time(limit).Seconds(), Label: "SLO " + FormatSeconds(limit)}}
 		}
 		charts = append(charts, chart)
 	}
@@ -231,6 +231,6 @@ func (h *Handoffs) chart() page.Chart {
 	return page.Chart{
 		Kind: page.Bars, Title: "Where the time of a handoff goes", Wide: true, Rows: phaseNames[:],
 		X: page.Axis{Unit: page.Seconds}, Series: []page.Series{mean, p50, p99},
-		Note: fmt.Sprintf("Phases overlap, so they add up to no total. Of all transfer time %s passed while the prompt was still being computed; the uncovered tail is what is left for the client to wait for.", percent(h.Hidden)),
+		Note: fmt.Sprintf("Phases overlap, so they add up to no total. Of all transfer time %s passed while the prompt was still being computed; the uncovered tail is what is left for the client to wait for.", FormatShare(h.Hidden)),
 	}
 }

@@ -64,7 +64,7 @@ func latencyRow(name string, l *Latency) []page.Cell {
 			row = append(row, page.Figure("", -1))
 			continue
 		}
-		row = append(row, page.Figure(seconds(t), timed.Time(t).Seconds()))
+		row = append(row, page.Figure(FormatSeconds(t), timed.Time(t).Seconds()))
 	}
 	return row
 }
@@ -77,9 +77,9 @@ func (r *Result) poolTable() page.Table {
 		row := []page.Cell{page.Text(p.Name), page.Figure(strconv.Itoa(p.Workers), float64(p.Workers))}
 		for _, share := range []Number{p.Busy, p.Prefill, p.Decode, p.Mixed, p.Transfer, p.LeastBusy, p.MostBusy, p.Down,
 			p.Active, p.Pinned, p.Reserved, p.Cached, p.Free, ratio(float64(p.PeakUsed), float64(p.Blocks))} {
-			row = append(row, page.Figure(percent(share), float64(share)))
+			row = append(row, page.Figure(FormatShare(share), float64(share)))
 		}
-		t.Rows = append(t.Rows, append(row, page.Figure(bytesOf(p.StrandedByteSeconds)+"·s", float64(p.StrandedByteSeconds))))
+		t.Rows = append(t.Rows, append(row, page.Figure(FormatBytes(p.StrandedByteSeconds)+"·s", float64(p.StrandedByteSeconds))))
 	}
 	return t
 }

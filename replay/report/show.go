@@ -9,7 +9,8 @@ import (
 
 // Figures for people: four digits and the unit that fits.
 
-func seconds(s Seconds) string {
+// FormatSeconds writes a time.
+func FormatSeconds(s Seconds) string {
 	t := timed.Time(s)
 	for _, u := range []struct {
 		unit timed.Time
@@ -29,9 +30,11 @@ func digits(x float64) string { return strconv.FormatFloat(significant(x, 4), 'f
 
 func short(n Number) string { return digits(float64(n)) }
 
-func percent(n Number) string { return strconv.FormatFloat(100*float64(n), 'f', 1, 64) + "%" }
+// FormatShare writes a share as percent.
+func FormatShare(n Number) string { return strconv.FormatFloat(100*float64(n), 'f', 1, 64) + "%" }
 
-func bytesOf(n Number) string {
+// FormatBytes writes bytes in powers of 1000.
+func FormatBytes(n Number) string {
 	x := float64(n)
 	unit := 0
 	for x >= 1000 && unit < len(byteUnits)-1 {

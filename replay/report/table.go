@@ -25,13 +25,13 @@ func (r *Result) Table(w io.Writer) error {
 	t.row("requests", fmt.Sprintf("%s measured, %s completed%s", count(n.Measured), count(n.Completed), other(
 		part{n.Cancelled, "cancelled"}, part{n.TimedOut, "timed out"}, part{n.Refused, "refused"}, part{n.Failed, "failed"},
 		part{n.Outside, "outside of the measured time"}, part{n.Retried, "retried"}, part{n.Preempted, "preempted"})))
-	t.row("period", fmt.Sprintf("%s, virtual time %s", seconds(r.Period), seconds(r.End)))
+	t.row("period", fmt.Sprintf("%s, virtual time %s", FormatSeconds(r.Period), FormatSeconds(r.End)))
 	t.row("throughput", fmt.Sprintf("%s requests/s, %s tokens/s in, %s tokens/s out",
 		short(r.Throughput.Requests), short(r.Throughput.InputTokens), short(r.Throughput.OutputTokens)))
 	t.row("SLO", r.Goodput.SLO.String())
 	t.row("goodput", r.Goodput.describe())
 	if r.Requests.InputTokens > 0 {
-		t.row("prefix cache", fmt.Sprintf("%s of prompt tokens found at the source, %s at destinations", percent(r.Cache.SourceShare), percent(r.Cache.DestinationShare)))
+		t.row("prefix cache", fmt.Sprintf("%s of prompt tokens found at the source, %s at destinations", FormatShare(r.Cache.SourceShare), FormatShare(r.Cache.DestinationShare)))
 	}
 	t.end()
 
@@ -42,7 +42,7 @@ func (r *Result) Table(w io.Writer) error {
 	t.end()
 	if r.Handoffs.N > 0 {
 		t.row("handoffs", fmt.Sprintf("%s, %s moved, %s tokens not sent, %s of the transfer time hidden by prefill",
-			count(r.Handoffs.N), bytesOf(Number(r.Handoffs.Bytes)), count(r.Handoffs.SkippedTokens), percent(r.Handoffs.Hidden)))
+			count(r.Handoffs.N), FormatBytes(Number(r.Handoffs.Bytes)), count(r.Handoffs.SkippedTokens), FormatShare(r.Handoffs.Hidden)))
 		t.end()
 		t.header("handoff", "mean", "p50", "p90", "p95", "p99", "p99.9", "max")
 		for i, l := range r.Handoffs.phases() {
@@ -54,8 +54,8 @@ func (r *Result) Table(w io.Writer) error {
 		t.header("pool", "workers", "busy", "prefill", "decode", "mixed", "active", "pinned", "reserved", "cached", "free", "stranded")
 		for i := range r.Pools {
 			p := &r.Pools[i]
-			t.row(p.Name, strconv.Itoa(p.Workers), percent(p.Busy), percent(p.Prefill), percent(p.Decode), percent(p.Mixed),
-				percent(p.Active), percent(p.Pinned), percent(p.Reserved), percent(p.Cached), percent(p.Free), bytesOf(p.StrandedByteSeconds)+"·s")
+			t.row(p.Name, strconv.Itoa(p.Workers), FormatShare(p.Busy), FormatShare(p.Prefill), FormatShare(p.Decode), FormatShare(p.Mixed),
+				FormatShare(p.Active), FormatShare(p.Pinned), FormatShare(p.Reserved), FormatShare(p.Cached), FormatShare(p.Free), FormatBytes(p.StrandedByteSeconds)+"·s")
 		}
 		t.end()
 	}
@@ -100,13 +100,13 @@ func (s SLOResult) String() string {
 		limit Seconds
 	}{{"TTFT", s.TTFT}, {"TTST", s.TTST}, {"TPOT", s.TPOT}, {"E2E", s.E2E}} {
 		if l.limit > 0 {
-			parts = append(parts, l.name+" ≤ "+seconds(l.limit))
+			parts = append(parts, l.name+" ≤ "+FormatSeconds(l.limit))
 		}
 	}
 	if parts == nil {
 		parts = []string{"completed"}
 	}
-	return fmt.Sprintf("%s, for %s of requests", strings.Join(parts, ", "), percent(s.Attainment))
+	return fmt.Sprintf("%s, for %s of requests", strings.Join(parts, ", "), FormatShare(s.Attainment))
 }
 
 func (g *Goodput) describe() string {
@@ -114,7 +114,7 @@ func (g *Goodput) describe() string {
 	if g.Met {
 		met = "SLO met"
 	}
-	text := fmt.Sprintf("%s requests/s, %s tokens/s out, %s attained (%s)", short(g.Requests), short(g.OutputTokens), percent(g.Attainment), met)
+	text := fmt.Sprintf("%s requests/s, %s tokens/s out, %s attained (%s)", short(g.Requests), short(g.OutputTokens), FormatShare(g.Attainment), met)
 	if g.Accelerators > 0 {
 		text += fmt.Sprintf(", %s requests/s per accelerator", short(g.PerAccelerator))
 	}
@@ -160,7 +160,7 @@ func (t *tables) latency(name string, l *Latency) {
 		t.row(name, "none")
 		return
 	}
-	t.row(name, seconds(l.Mean), seconds(l.P50), seconds(l.P90), seconds(l.P95), seconds(l.P99), seconds(l.P999), seconds(l.Max))
+	t.row(name, FormatSeconds(l.Mean), FormatSeconds(l.P50), FormatSeconds(l.P90), FormatSeconds(l.P95), FormatSeconds(l.P99), FormatSeconds(l.P999), FormatSeconds(l.Max))
 }
 
 // end ends a table with an empty line.

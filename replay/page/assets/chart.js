@@ -359,11 +359,16 @@ class Chart {
   }
 }
 
+// names is the room that the longest name of a row needs.
+function names(rows, width) {
+  return Math.min(width * 0.45, Math.max(40, 18 + 7 * Math.max(0, ...rows.map((r) => r.length))));
+}
+
 // drawBars draws a bar for each row from the first series, and marks from the
 // others.
 function drawBars(chart) {
   const { spec, svg, width } = chart;
-  const row = 26, left = 150, right = width - 70, top = 6;
+  const row = 26, left = names(spec.rows, width), right = width - 70, top = 6;
   const height = top + spec.rows.length * row + 34;
   svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
   svg.setAttribute('height', height);
@@ -392,7 +397,7 @@ function drawBars(chart) {
 // drawHeat draws a cell for each row and column, with its value in it.
 function drawHeat(chart) {
   const { spec, svg, width } = chart;
-  const left = Math.min(170, width * 0.3), top = 24, row = 30;
+  const left = names(spec.rows, width), top = 24, row = 30;
   const cell = Math.min((width - left - 4) / Math.max(spec.cols.length, 1), 110);
   const height = top + spec.rows.length * row + 26;
   svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
