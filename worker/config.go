@@ -71,6 +71,10 @@ type Config struct {
 	// CachedSlots is how many of the engine's slots keep pages of prefixes; the others
 	// are for sequences. A prefix cache needs one, where the model has pages.
 	CachedSlots int
+	// CachedTokens bounds the tokens whose pages are kept beside those of sequences: an
+	// engine may look at every cell in use for each token that it computes. 0: only the
+	// cells bound them.
+	CachedTokens int
 	// SnapshotBytes bounds the host memory of the prefix cache: snapshots of the state
 	// that pages do not hold, where the model has any.
 	SnapshotBytes int64
@@ -117,8 +121,8 @@ func (c *Config) setDefaults() error {
 	switch {
 	case c.PrefixCache && c.CachedSlots == 0 && info.Inventory.Paged():
 		return fmt.Errorf("worker: a prefix cache needs slots to keep pages in; raise --cached-slots")
-	case c.SnapshotBytes < 0:
-		return fmt.Errorf("worker: %d bytes of snapshots; use 0 or more", c.SnapshotBytes)
+	case c.SnapshotBytes < 0 || c.CachedTokens < 0:
+		return fmt.Errorf("worker: %d bytes of snapshots and pages of %d tokens; use 0 or more", c.SnapshotBytes, c.CachedTokens)
 	}
 	if c.PageTokens == 0 {
 		c.PageTokens = 512

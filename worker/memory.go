@@ -28,6 +28,7 @@ type memory struct {
 	secret []byte // of block names; nil: no prefix cache
 	paged  bool   // slots hold pages; else sequences have snapshots only
 	marked bool   // prefixes need a snapshot too
+	cached int    // most blocks that no sequence has
 
 	snapshots map[int32][]byte // by the block at whose end they were taken
 	reached   []*task          // in the running step, a boundary where one is to be taken
@@ -66,7 +67,10 @@ func newMemory(cfg Config, info engine.Info) (*memory, error) {
 		Fixed:  true, // the engine has no way to exchange a part of a sequence
 		Events: true,
 	}
-	m.paged = info.Inventory.Paged()
+	m.paged, m.cached = info.Inventory.Paged(), shape.Blocks
+	if cfg.CachedTokens > 0 && m.paged {
+		m.cached = min(m.cached, cfg.CachedTokens/m.block)
+	}
 	if cfg.PrefixCache && info.ColocatedOnly == "" { // else its state does not move at all
 		m.secret = newSecret()
 		m.marked, m.snapshots = info.Inventory.Snapshot(), map[int32][]byte{}
@@ -226,6 +230,9 @@ func (w *Worker) sync() {
 		if t := w.tasks[n.ID]; t != nil && t.ref == n.Ref {
 			w.noticed(t, n)
 		}
+	}
+	if over := m.kv.Snapshot().Cached - m.cached; over > 0 {
+		w.evict(over)
 	}
 	if m.changed || len(m.notices) > 0 {
 		m.changed = false

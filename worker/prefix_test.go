@@ -305,6 +305,37 @@ func TestCacheUnderPressure(t *testing.T) {
 	}
 }
 
+// No more is kept than is allowed, the most recently used.
+func TestCachedTokens(t *testing.T) {
+	for _, arch := range []tiny.Arch{tiny.Llama, tiny.NemotronHMoE} {
+		t.Run(string(arch), func(t *testing.T) {
+			l := newLab(t)
+			w := l.worker("p", RolePrefill, arch, func(c *Config) { caching(c); c.CachedTokens = 320 })
+			one, two := testPrompt(300), testPrompt(400)[100:]
+			for i, c := range []struct {
+				prompt []int32
+				cached uint32
+			}{{one, 0}, {one, 256}, {two, 0}, {two, 256}, {one, 0}} { // 256 of one and 64 of the other fit
+				got := l.ask(w, "t", c.prompt, 4)
+				if arch == tiny.Llama && i == 4 {
+					c.cached = 64
+				}
+				if got.cached != c.cached {
+					t.Errorf("request %d: %d tokens cached, want %d", i, got.cached, c.cached)
+				}
+				l.idle(w)
+				inspect(w, func() {
+					if _, cells := w.capacity(); cells.Cached > 320 || cells.Cached < 256 {
+						t.Errorf("request %d: %d tokens are cached", i, cells.Cached)
+					}
+					checkSnapshots(t, w)
+				})
+			}
+			flush(t, w)
+		})
+	}
+}
+
 // Snapshots are content: their bytes do not outlive them.
 func TestSnapshotsAreZeroed(t *testing.T) {
 	m := &memory{snapshots: map[int32][]byte{1: {1, 2}, 2: {3}, 3: {4}}}

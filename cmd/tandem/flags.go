@@ -52,6 +52,7 @@ type engineFlags struct {
 	Headroom      int    `default:"512" help:"Tokens of its answer that a request has room for when it is admitted. When cells are short beyond that, the youngest request waits and is computed again, or where no prompts are computed fails; the default number of cells has room for every answer."`
 	PrefixCache   bool   `help:"Keep what prompts and answers were computed to, and compute later prompts that begin alike from there."`
 	CachedSlots   int    `default:"0" help:"Engine slots that keep prefixes, beside --slots; 0: 32 where they cost nothing, 4 where each takes a window or a recurrent state of memory. More of them keep more prefixes that differ at one position."`
+	CachedTokens  int    `default:"0" help:"Most tokens of prefixes in the engine's cells beside those of requests. On a CPU each makes every request's attention a little slower. 0: 16384 where all layers have attention, else all cells."`
 	SnapshotCache int64  `default:"2147483648" help:"Bytes of the host's memory for what the prefix cache keeps of windows and recurrent state."`
 	Threads       int    `default:"0" help:"Threads that compute; 0: the number of cores divided by the workers that 'up' starts here."`
 	KVType        string `name:"kv-type" default:"f16" enum:"f16,bf16,q8_0" help:"Element type of attention state: f16, bf16 or q8_0."`
@@ -65,7 +66,7 @@ func (f *engineFlags) args(threads int) []string {
 		"--kv-type=" + f.KVType, "--gpu-layers=" + strconv.Itoa(f.GPULayers),
 		"--step-tokens=" + strconv.Itoa(f.StepTokens), "--headroom=" + strconv.Itoa(f.Headroom),
 		"--prefix-cache=" + strconv.FormatBool(f.PrefixCache), "--cached-slots=" + strconv.Itoa(f.CachedSlots),
-		"--snapshot-cache=" + strconv.FormatInt(f.SnapshotCache, 10),
+		"--cached-tokens=" + strconv.Itoa(f.CachedTokens), "--snapshot-cache=" + strconv.FormatInt(f.SnapshotCache, 10),
 	}
 }
 

@@ -36,7 +36,7 @@ func (f *engineFlags) check() error {
 		between("slots", f.Slots, 1, mostSlots), between("context", f.Context, 0, most), between("cells", f.Cells, 0, most),
 		between("page-tokens", f.PageTokens, 8, 1<<16), between("threads", f.Threads, 0, 1024), between("gpu-layers", f.GPULayers, -1, most),
 		f.stepTokens(), between("headroom", f.Headroom, 0, most),
-		between("cached-slots", f.CachedSlots, 0, mostSlots-f.Slots), between("snapshot-cache", f.SnapshotCache, 0, 1<<50),
+		between("cached-slots", f.CachedSlots, 0, mostSlots-f.Slots), between("cached-tokens", f.CachedTokens, 0, most), between("snapshot-cache", f.SnapshotCache, 0, 1<<50),
 	)
 }
 

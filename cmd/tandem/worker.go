@@ -74,7 +74,7 @@ func (c *workerCmd) Run(a *app) error {
 		Wire: wire.Config{
 			Addr: c.Listen, Advertise: c.Advertise, Lane: wire.LaneMode(c.Lane), Lanes: c.Lanes, Window: c.Window,
 		},
-		Bus: bus.Options{URL: c.Bus}, PageTokens: c.PageTokens, StepTokens: c.StepTokens, Headroom: c.Headroom, PrefixCache: c.caches(), CachedSlots: cached, SnapshotBytes: c.SnapshotCache, ContextTokens: c.Context,
+		Bus: bus.Options{URL: c.Bus}, PageTokens: c.PageTokens, StepTokens: c.StepTokens, Headroom: c.Headroom, PrefixCache: c.caches(), CachedSlots: cached, CachedTokens: c.CachedTokens, SnapshotBytes: c.SnapshotCache, ContextTokens: c.Context,
 		Log: log, Metrics: metrics, Events: events,
 	}
 	if c.DumpState != "" {
@@ -134,6 +134,9 @@ func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, 
 		threads = runtime.NumCPU()
 	}
 	cached = c.cachedSlots(m)
+	if c.CachedTokens == 0 && m.Family == model.FamilyDense {
+		c.CachedTokens = cachedTokensDense
+	}
 	eng, err = llama.Open(llama.Options{
 		Lib: lib.Dir, Model: m.Files[0], Slots: c.Slots + cached, Cells: cells, BatchTokens: max(c.PageTokens, c.Slots),
 		UBatch: c.PageTokens, Threads: threads, KVType: kv, GPULayers: c.gpuLayers(),
@@ -156,6 +159,12 @@ const (
 	cachedSlotsFree   = 32
 	cachedSlotsCostly = 4
 )
+
+// cachedTokensDense is how many tokens of prefixes a model keeps whose layers all have
+// attention, where --cached-tokens says nothing. llama.cpp's attention on a CPU looks at
+// every cell up to the last one in use, also at those of others: 1.6 ns for each of them,
+// each row, layer and head. This many cost a model of 8 billion parameters 8 %.
+const cachedTokensDense = 16384
 
 // caches reports whether the worker keeps prefixes. Only those that compute prompts find
 // any.
