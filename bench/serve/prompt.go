@@ -47,27 +47,33 @@ func newPrompts(load Load, model string, run uint64) *prompts {
 
 func (p *prompts) next() request {
 	n, output := p.load.Prompt.draw(p.rand), p.load.Output.draw(p.rand)
-	b := body{
-		Model: p.model, MaxTokens: output, Stream: true,
-		StreamOptions: &streamOptions{IncludeUsage: true}, IgnoreEOS: p.load.IgnoreEOS,
-	}
 	switch {
 	case p.load.Vocab > 0:
-		ids := make([]int, n)
-		for i := range ids {
-			ids[i] = p.rand.IntN(p.load.Vocab)
-		}
-		b.Prompt = ids
+		return p.request(body{Prompt: p.ids(n)}, output)
 	case p.load.Chat:
-		b.Messages = []message{{"user", p.text(n)}}
-	default:
-		b.Prompt = p.text(n)
+		return p.request(body{Messages: []message{{"user", p.text(n)}}}, output)
 	}
+	return p.request(body{Prompt: p.text(n)}, output)
+}
+
+// request completes a body that has its prompt.
+func (p *prompts) request(b body, output int) request {
+	b.Model, b.MaxTokens, b.Stream, b.IgnoreEOS = p.model, output, true, p.load.IgnoreEOS
+	b.StreamOptions = &streamOptions{IncludeUsage: true}
 	raw, err := json.Marshal(b)
 	if err != nil {
 		panic(err) // strings and numbers
 	}
 	return request{body: raw, output: output}
+}
+
+// ids are random tokens.
+func (p *prompts) ids(n int) []int {
+	ids := make([]int, n)
+	for i := range ids {
+		ids[i] = p.rand.IntN(p.load.Vocab)
+	}
+	return ids
 }
 
 func (p *prompts) text(n int) string {

@@ -16,6 +16,7 @@ type benchCmd struct {
 	Handoff   benchHandoffCmd   `cmd:"" help:"Measure a model's state: out of and into the engine, to another process, and while the prompt is computed."`
 	Lane      benchLaneCmd      `cmd:"" help:"Measure the data plane between two processes against bare connections of the same kind."`
 	Serve     benchServeCmd     `cmd:"" help:"Drive an OpenAI-compatible endpoint and measure what a client sees; with --compare-url two endpoints in turn."`
+	Prefix    benchPrefixCmd    `cmd:"" help:"Measure what an endpoint's prefix cache saves: prompts that begin as an earlier one against new ones, in turn."`
 	LaneChild benchLaneChildCmd `cmd:"" hidden:"" help:"The other process of 'bench lane'."`
 }
 
