@@ -204,9 +204,6 @@ func (r *Recorder) measure(q *Request, done bool) (good bool) {
 	default:
 		n.Failed++
 	}
-	if q.Status != handoff.StatusCompleted {
-		r.Count("ended "+q.Status.String(), q.Reason, 1)
-	}
 	n.InputTokens += int64(q.Input)
 	n.OutputTokens += int64(q.Output)
 	n.Retries += int64(q.Retries)
