@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +24,7 @@ type Cell struct {
 	Index    int
 	Settings []Setting // in the order of the axes; the load of a search comes last
 
-	// Config is the base configuration with the settings applied: what a YAML or
+	// Config is a base's configuration with the settings applied: what a YAML or
 	// JSON decoder makes of a document (map[string]any, []any, scalars). The
 	// function that runs the cell owns it.
 	Config any
@@ -33,11 +34,21 @@ type Cell struct {
 // must return soon after ctx ends. Charts of the result are not kept.
 type Run func(ctx context.Context, c Cell) (*report.Result, error)
 
+// Base is a configuration that cells change; it stays as it is.
+type Base struct {
+	Name   string
+	Config any
+}
+
+// BaseAxis is the path of the first axis of results with several bases. It is no
+// field of a configuration.
+const BaseAxis = "fleet"
+
 // Sweep is what to run.
 type Sweep struct {
-	Base any    // the configuration that cells change; it stays as it is
-	Axes []Axis // none: one cell
-	Find *Find  // search each cell for its goodput, or nil: one run a cell
+	Bases []Base // one or more; with several, their names are the first axis
+	Axes  []Axis // none: one cell for each base
+	Find  *Find  // search each cell for its goodput, or nil: one run a cell
 
 	// Load is the path of the field that says how much load there is, when it is on
 	// an axis: results are drawn over it. A search sets its own.
@@ -93,16 +104,25 @@ func left(elapsed time.Duration, worked, remaining int) time.Duration {
 // store need not run again. Any other error means that nothing could be run, or
 // that the store cannot be written.
 func (s *Sweep) Do(ctx context.Context) (*Results, error) {
-	n, err := cells(s.Axes)
+	if len(s.Bases) == 0 {
+		return nil, fmt.Errorf("%w: there is no configuration to change", ErrAxis)
+	}
+	for i := range s.Bases {
+		if slices.ContainsFunc(s.Bases[:i], func(b Base) bool { return b.Name == s.Bases[i].Name }) {
+			return nil, fmt.Errorf("%w: two configurations have the name %q", ErrAxis, s.Bases[i].Name)
+		}
+	}
+	axes := s.axes()
+	n, err := cells(axes)
 	if err != nil {
 		return nil, err
 	}
 	if s.Find != nil {
-		if err := s.Find.check(s.Axes); err != nil {
+		if err := s.Find.check(axes); err != nil {
 			return nil, err
 		}
 	}
-	res := &Results{Schema: Schema, Axes: append([]Axis{}, s.Axes...), Find: s.Find, Load: s.Load, Cells: make([]CellResult, n)}
+	res := &Results{Schema: Schema, Axes: axes, Find: s.Find, Load: s.Load, Cells: make([]CellResult, n)}
 	if s.Find != nil {
 		res.Load = s.Find.Path
 	}
@@ -121,7 +141,7 @@ func (s *Sweep) Do(ctx context.Context) (*Results, error) {
 		group.Go(func() {
 			for i := range next {
 				out := &res.Cells[i]
-				out.Index, out.Settings = i, settings(s.Axes, i)
+				out.Index, out.Settings = i, settings(axes, i)
 				if err := w.cell(ctx, out); err != nil {
 					stop(err)
 					return
@@ -151,6 +171,35 @@ hand:
 		return res, err
 	}
 	return res, nil
+}
+
+// axes returns those of the results.
+func (s *Sweep) axes() []Axis {
+	axes := []Axis{}
+	if len(s.Bases) > 1 {
+		a := Axis{Paths: []string{BaseAxis}}
+		for _, b := range s.Bases {
+			a.Values = append(a.Values, []string{b.Name})
+		}
+		axes = append(axes, a)
+	}
+	return append(axes, s.Axes...)
+}
+
+// config returns a cell's configuration.
+func (s *Sweep) config(settings []Setting) (config any, err error) {
+	base := &s.Bases[0]
+	if len(s.Bases) > 1 {
+		i := slices.IndexFunc(s.Bases, func(b Base) bool { return b.Name == settings[0].Value })
+		base, settings = &s.Bases[i], settings[1:]
+	}
+	config = clone(base.Config)
+	for _, x := range settings {
+		if config, err = Set(config, x.Path, x.Value); err != nil {
+			return nil, err
+		}
+	}
+	return config, nil
 }
 
 // work is what the goroutines of one sweep share.
@@ -220,11 +269,9 @@ func (w *work) run(ctx context.Context, index int, settings []Setting) (r *repor
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
-	c := Cell{Index: index, Settings: settings, Config: clone(w.sweep.Base)}
-	for _, s := range settings {
-		if c.Config, err = Set(c.Config, s.Path, s.Value); err != nil {
-			return nil, false, err
-		}
+	c := Cell{Index: index, Settings: settings}
+	if c.Config, err = w.sweep.config(settings); err != nil {
+		return nil, false, err
 	}
 	k, err := key(c.Config, w.sweep.Inputs)
 	if err != nil {
