@@ -38,7 +38,7 @@ type fault struct {
 	// record of it was written.
 	Point string
 	N     int // the N-th time, from 1; engine points only
-	// Act: "kill" with SIGKILL, "stop" with SIGSTOP, "hold" the owner goroutine
+	// Act: "kill" with SIGKILL, "stop" with SIGSTOP, "term" with SIGTERM, "hold" the owner goroutine
 	// until the faults are replaced.
 	Act string
 	// Claim is a file; of all workers with this fault only the one that makes the
@@ -117,6 +117,8 @@ func (f *faults) at(point string) {
 		<-release
 	case "stop":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	case "term":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 	case "kill":
 		_ = f.events.Close() // so that the trace shows where it was
 		die()

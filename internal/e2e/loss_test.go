@@ -94,12 +94,18 @@ func TestGatewayLost(t *testing.T) {
 // crowdAnd starts the crowd and a victim with one fault.
 func (l *lab) crowdAnd(role string, f fault) []*asked {
 	l.t.Helper()
+	return l.crowdThen(role, f, victim("disaggregated"))
+}
+
+// crowdThen starts the crowd and then a question with one fault.
+func (l *lab) crowdThen(role string, f fault, q question) []*asked {
+	l.t.Helper()
 	l.unclaim()
 	l.arm("prefill")
 	l.arm("decode")
 	all := l.crowd(crowdTokens)
 	l.arm(role, f)
-	return append(all, l.ask(victim("disaggregated")))
+	return append(all, l.ask(q))
 }
 
 // graceEnds lets the workers go on slowly, with nobody there who tells them
