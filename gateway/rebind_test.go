@@ -33,6 +33,30 @@ func TestRebind(t *testing.T) {
 	})
 }
 
+// TestRebindDraining: a source that is going down gets nothing new, and hands over what it holds.
+func TestRebindDraining(t *testing.T) {
+	inBubble(t, twoPairs, func(r *rig) {
+		p, d := r.b.workers["p1"], r.b.workers["d1"]
+		p.keeps = true
+		at(p, 1, "Pinned", func() {
+			p.mu.Lock()
+			p.drain = true
+			p.mu.Unlock()
+			go p.announce()
+			d.kill()
+		})
+		if text, _, done := streamed(r.post("/v1/chat/completions", streamBody).Body.String()); text != answerText || !done {
+			t.Fatalf("%q %v", text, done)
+		}
+		if len(p.reused) != 2 || p.reused[1] == "" {
+			t.Errorf("prefills took over %x", p.reused)
+		}
+		if got := r.chatText(r.post("/v1/chat/completions", chatBody)); got != answerText || p.count("Prefill") != 2 {
+			t.Errorf("%q, the draining worker was asked %d times", got, p.count("Prefill"))
+		}
+	})
+}
+
 // TestRebindWaits: with no other destination the pinned source is kept alive by lease renewals until
 // the lost one is back.
 func TestRebindWaits(t *testing.T) {

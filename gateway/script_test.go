@@ -45,6 +45,7 @@ type worker struct {
 
 	keeps bool // stays pinned when its stream breaks, for a rebind
 	older bool // lacks the capability to hand over
+	drain bool // takes nothing new
 
 	mu          sync.Mutex
 	incarnation uint64
@@ -106,7 +107,8 @@ func (w *worker) registration() *buspb.Registration {
 		Worker: w.name, Incarnation: w.incarnation, Seq: w.seq[""], Role: w.role, Version: "test",
 		Identity: id.Encode(), SchemaMin: 1, SchemaMax: 1, Capabilities: capabilities,
 		ModelName: "tiny", ContextTokens: 200, PageTokens: 16, SlotsTotal: 4, SlotsFree: 4, CellsTotal: 1000, CellsFree: 1000,
-		Mtp: &buspb.MTP{Reason: "not built"}, Endpoint: &buspb.Endpoint{Tls: "127.0.0.1:1", Quic: "127.0.0.1:1", Lanes: 1},
+		Draining: w.drain,
+		Mtp:      &buspb.MTP{Reason: "not built"}, Endpoint: &buspb.Endpoint{Tls: "127.0.0.1:1", Quic: "127.0.0.1:1", Lanes: 1},
 	}
 }
 

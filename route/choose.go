@@ -130,7 +130,7 @@ func (r *Router) refuses(role Role, q *Request, e *entry) Reason {
 		return NotHolder
 	case e.Unreachable:
 		return Unreachable
-	case e.Draining:
+	case e.Draining && (role != Prefill || q.Source.IsZero()): // what it holds may still be taken over
 		return Draining
 	case q.Tokens > e.holds():
 		return TooLong

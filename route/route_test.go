@@ -189,6 +189,17 @@ func TestExcludeAndSource(t *testing.T) {
 	if _, err := r.ChoosePair(q); !errors.As(err, &refused) || !refused.Has(NotHolder) {
 		t.Errorf("got %v", err)
 	}
+	// A source that drains hands over what it holds, and takes nothing new.
+	draining := worker("p2", Prefill)
+	draining.Draining = true
+	r.Update(draining)
+	q = Request{Model: "m", Source: Target{"p2", 1}}
+	if p, err := r.ChoosePair(q); err != nil || p.Prefill.Worker != "p2" {
+		t.Errorf("got %v %v", p, err)
+	}
+	if p, err := r.ChoosePair(Request{Model: "m"}); err != nil || p.Prefill.Worker != "p1" {
+		t.Errorf("got %v %v", p, err)
+	}
 	if err := r.CheckWhole(Request{Model: "x"}); err == nil {
 		t.Error("a model that nobody serves")
 	}

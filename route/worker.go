@@ -33,7 +33,7 @@ type Worker struct {
 	Cells   int // tokens it can hold in all
 	Context int // tokens one sequence can hold
 
-	Draining    bool // takes no new request
+	Draining    bool // takes no new request, and hands over what it holds
 	Unreachable bool // did not take the last message; it may be gone, or reconnecting
 }
 

@@ -95,8 +95,6 @@ func (w *Worker) admissible(id handoff.ID, t *task, s side, terms *buspb.Terms) 
 		return refused(buspb.Code_CODE_WRONG_ROLE, false, "a worker in role decode computes no prompts")
 	case s == sideDestination && !w.cfg.Role.receives():
 		return refused(buspb.Code_CODE_WRONG_ROLE, false, "a worker in role prefill receives no state")
-	case w.draining:
-		return refused(buspb.Code_CODE_DRAINING, true, "the worker is going down")
 	case w.mem.waiting() >= w.cfg.MaxWaiting:
 		return refused(buspb.Code_CODE_OVERLOADED, true, "too many tasks wait for a slot")
 	case terms.GetRemainingMs() == 0 || terms.GetRemainingMs() > maxBudgetMs || terms.GetBudgetMs() > maxBudgetMs:
@@ -105,7 +103,19 @@ func (w *Worker) admissible(id handoff.ID, t *task, s side, terms *buspb.Terms) 
 	if err := w.tombs.Admit(w.now(), id); err != nil {
 		return refused(buspb.Code_CODE_TOO_OLD, true, err.Error())
 	}
+	if w.draining {
+		return refused(buspb.Code_CODE_DRAINING, true, "the worker is going down")
+	}
 	return nil
+}
+
+// handsOver reports whether the handoff of that id holds a finished prompt here: a worker that is
+// going down lets another attempt take it over, which ends what it holds sooner.
+func (w *Worker) handsOver(reuse []byte) bool {
+	id, err := parseID(reuse)
+	t := w.tasks[id]
+	return err == nil && t != nil && t.side == sideSource &&
+		(t.src.State() == handoff.SourcePinned || t.src.State() == handoff.SourceAwaitingReader)
 }
 
 // maxBudgetMs bounds deadlines, so that adding one to the time cannot overflow.
@@ -196,7 +206,8 @@ func (w *Worker) tooLong(tokens uint64) *buspb.Reply {
 // prefill starts the source side of a handoff, or with p nil a colocated
 // request.
 func (w *Worker) prefill(c *buspb.Command, id handoff.ID, t *task, terms *buspb.Terms, g *buspb.Generation, p *buspb.Prefill) *buspb.Reply {
-	if reply := w.admissible(id, t, sideSource, terms); reply != nil {
+	reply := w.admissible(id, t, sideSource, terms)
+	if reply != nil && !(reply.Code == buspb.Code_CODE_DRAINING && w.handsOver(p.GetReuse())) {
 		return reply
 	}
 	policy := handoff.Disabled

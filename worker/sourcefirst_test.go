@@ -188,6 +188,29 @@ func TestSourceFirstFailures(t *testing.T) {
 	})
 	l.idle(source)
 	l.idle(dst)
+	t.Run("while the source drains", func(t *testing.T) {
+		a := l.attempt(source, dst, testPrompt(100), 4).sourceFirst()
+		l.pinned(a)
+		source.box.post(func() { source.draining, source.drainEnd = true, source.now()+limit })
+		b := l.attempt(source, dst, testPrompt(100), 4).sourceFirst()
+		if r := l.command(b.source, b.prefillCommand(nil)); r.Code != buspb.Code_CODE_DRAINING || !r.Retry {
+			t.Errorf("a new prompt: %v", r)
+		}
+		b.request = a.request
+		take := b.prefillCommand(nil)
+		take.GetPrefill().Reuse = a.id[:]
+		if r := l.command(b.source, take); r.Verdict != buspb.Verdict_VERDICT_ACCEPTED {
+			t.Fatalf("taking over: %v", r)
+		}
+		q := l.await(b.id, "the second pin", func(s *buspb.Status) bool { return s.GetPinned() != nil }).GetPinned()
+		l.command(b.dst, b.pullCommand(q))
+		if o := l.released(b.id, buspb.Side_SIDE_SOURCE); o != buspb.Outcome_OUTCOME_HANDED_OFF {
+			t.Errorf("the source ended as %v", o)
+		}
+		if o := l.released(b.id, buspb.Side_SIDE_DESTINATION); o != buspb.Outcome_OUTCOME_COMPLETED {
+			t.Errorf("the destination ended as %v", o)
+		}
+	})
 }
 
 // What a client has got meanwhile is computed on top of what is taken over, and the destination of the
