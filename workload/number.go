@@ -116,10 +116,14 @@ func parseDate(text []byte) (int64, bool) {
 	year, month, day := field(0, 4), field(5, 7), field(8, 10)
 	hour, minute, second := field(11, 13), field(14, 16), field(17, 19)
 	// Before 1678 and after 2262 the nanoseconds do not fit.
-	if year < 1700 || year > 2200 || month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 || second > 60 {
+	if year < 1700 || year > 2200 || month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 || second > 59 {
 		return 0, false
 	}
-	nanos := time.Date(year, time.Month(month), day, hour, minute, second, 0, time.UTC).UnixNano()
+	date := time.Date(year, time.Month(month), day, hour, minute, second, 0, time.UTC)
+	if date.Day() != day { // the month has no such day
+		return 0, false
+	}
+	nanos := date.UnixNano()
 
 	rest := text[len(layout):]
 	if len(rest) > 0 && rest[0] == '.' {

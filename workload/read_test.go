@@ -141,6 +141,11 @@ func TestRead(t *testing.T) {
 			},
 			bad: []LineError{{5, Disorder, "a later request is ahead of it; sort the trace, or hold more requests back"}},
 		},
+		"the last of equal keys": {
+			text:   `{"arrival":5,"arrival":6,"input":9,"input":1,"output":1,"hashes":[1],"hashes":[2]}`,
+			format: JSONL,
+			want:   []Request{{Input: 1, Output: 1, Hashes: []uint64{2}, HashTokens: 512}},
+		},
 		"blocks of 16": {
 			text:    `{"timestamp":0,"input_length":17,"output_length":1,"hash_ids":[1,2]}`,
 			options: ReadOptions{HashTokens: 16},
