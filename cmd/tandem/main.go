@@ -40,6 +40,7 @@ type cli struct {
 	Mesh       meshCmd       `cmd:"" help:"Make the certificate authority and the identities of gateways and workers."`
 	Bus        busCmd        `cmd:"" help:"Print the configuration of an external NATS server."`
 	Bench      benchCmd      `cmd:"" help:"Measure this machine, the data plane or an endpoint (docs/bench.md)."`
+	Profile    profileCmd    `cmd:"" help:"Measure an engine's steps and write the timing model that replay reads (docs/timing.md)."`
 	PairPeer   pairPeerCmd   `cmd:"" name:"pair-peer" hidden:"" help:"The other process of verify and bench handoff."`
 	Version    versionCmd    `cmd:"" help:"Print the version, the engine build and the state schema."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for bash, zsh or fish."`

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -116,32 +117,11 @@ func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, 
 	} else if c.ColocatedOnly {
 		reason = "this worker was asked to serve whole requests only"
 	}
-	lib, err := install.Ensure(ctx, install.Options{Progress: func(line string) { fmt.Fprintln(a.stderr, line) }})
-	if err != nil {
-		return nil, 0, "", err
-	}
-	kv, _ := state.ParseDType(c.KVType) // the enum admits valid names only
-	if c.Context == 0 {
-		c.Context = min(defaultContext, m.Context)
-	}
-	cells := c.Cells
-	if cells == 0 {
-		cells = c.Slots * c.Context
-	}
-	c.PageTokens = min(c.PageTokens, cells)
-	threads := c.Threads
-	if threads == 0 {
-		threads = runtime.NumCPU()
-	}
 	cached = c.cachedSlots(m)
 	if c.CachedTokens == 0 && m.Family == model.FamilyDense {
 		c.CachedTokens = cachedTokensDense
 	}
-	eng, err = llama.Open(llama.Options{
-		Lib: lib.Dir, Model: m.Files[0], Slots: c.Slots + cached, Cells: cells, BatchTokens: max(c.PageTokens, c.Slots),
-		UBatch: c.PageTokens, Threads: threads, KVType: kv, GPULayers: c.gpuLayers(),
-		Log: c.logger(a.stderr, "llama.cpp"),
-	})
+	eng, err = c.open(ctx, a, m, c.Slots+cached, c.logger(a.stderr, "llama.cpp"))
 	if err != nil {
 		return nil, 0, "", err
 	}
@@ -151,6 +131,32 @@ func (c *workerCmd) openEngine(ctx context.Context, a *app) (eng *llama.Engine, 
 		return nil, 0, "", colocatedHint(fmt.Errorf("the model's state cannot be handed off: %s", why))
 	}
 	return eng, cached, reason, nil
+}
+
+// open loads a model as the flags say, with so many slots. It replaces the flags
+// that leave a size open by what they come to.
+func (f *engineFlags) open(ctx context.Context, a *app, m *model.Model, slots int, log *slog.Logger) (*llama.Engine, error) {
+	lib, err := install.Ensure(ctx, install.Options{Progress: func(line string) { fmt.Fprintln(a.stderr, line) }})
+	if err != nil {
+		return nil, err
+	}
+	kv, _ := state.ParseDType(f.KVType) // the enum admits valid names only
+	if f.Context == 0 {
+		f.Context = min(defaultContext, m.Context)
+	}
+	cells := f.Cells
+	if cells == 0 {
+		cells = f.Slots * f.Context
+	}
+	f.PageTokens = min(f.PageTokens, cells)
+	threads := f.Threads
+	if threads == 0 {
+		threads = runtime.NumCPU()
+	}
+	return llama.Open(llama.Options{
+		Lib: lib.Dir, Model: m.Files[0], Slots: slots, Cells: cells, BatchTokens: max(f.PageTokens, f.Slots),
+		UBatch: f.PageTokens, Threads: threads, KVType: kv, GPULayers: f.gpuLayers(), Log: log,
+	})
 }
 
 // How many slots keep prefixes where --cached-slots says nothing: each costs a model with

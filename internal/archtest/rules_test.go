@@ -53,8 +53,9 @@ var layers = []row{
 
 	{"bench", nil, "takes turns and reports; what is measured is the business of the packages below"},
 	{"bench/lane", []string{"bench", "handoff", "mesh", "state", "wire"}, "the data plane beside what it is made of; no engine, no hosts"},
-	{"bench/move", []string{"bench", "engine", "engine/llama", "model", "model/wide", "pair", "state", "wire"}, "engines and a pair of processes, without hosts"},
+	{"bench/move", []string{"bench", "engine", "engine/llama", "model", "model/wide", "pair", "profile", "state", "wire"}, "engines and a pair of processes, without hosts"},
 	{"bench/serve", []string{"bench"}, "a client of any server, so it knows none"},
+	{"profile", []string{"bench", "engine", "engine/timed", "state"}, "measures whatever engine it is given; opening one is the command's"},
 	{"pair", []string{"engine", "engine/llama", "handoff", "mesh", "sample", "state", "wire"}, "two processes and the data plane between them, driven by hand: no bus, no policy, no machine"},
 
 	{"verify", []string{"engine", "engine/llama", "model", "pair", "state", "wire"}, "asks one engine here and one in another process the same; what serves requests is not in it"},
@@ -67,7 +68,7 @@ var layers = []row{
 	{"replay/report", []string{"engine/timed", "handoff", "kv", "replay/page"}, "says what came out of a run; what ran is the host's"},
 	{"replay/sweep", []string{"engine/timed", "replay/page", "replay/report"}, "runs whatever function it is given, so it knows neither fleets nor hosts"},
 
-	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/move", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "pair", "replay/report", "replay/sweep", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "verify", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
+	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/move", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "engine/timed", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "pair", "profile", "replay/report", "replay/sweep", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "verify", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
 	{"internal/archtest", nil, "tests only"},
 	{"internal/e2e", nil, "tests only; what they import is not limited"},
 }
