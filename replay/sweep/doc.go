@@ -3,7 +3,7 @@
 // first; and searches for the goodput of each cell.
 //
 //	counts, err := sweep.ParseAxis("pools.prefill.count:pools.decode.count=8") // 1:7, 2:6, … 7:1
-//	s := sweep.Sweep{Bases: []sweep.Base{{Config: doc}}, Axes: []sweep.Axis{counts}, Run: run}
+//	s := sweep.Sweep{Base: doc, Axes: []sweep.Axis{counts}, Run: run}
 //	results, err := s.Do(ctx)
 //	err = results.CSV(w)
 //

@@ -24,7 +24,7 @@ type Cell struct {
 	Index    int
 	Settings []Setting // in the order of the axes; the load of a search comes last
 
-	// Config is a base's configuration with the settings applied: what a YAML or
+	// Config is a configuration with the settings applied: what a YAML or
 	// JSON decoder makes of a document (map[string]any, []any, scalars). The
 	// function that runs the cell owns it.
 	Config any
@@ -46,9 +46,11 @@ const BaseAxis = "fleet"
 
 // Sweep is what to run.
 type Sweep struct {
-	Bases []Base // one or more; with several, their names are the first axis
-	Axes  []Axis // none: one cell for each base
-	Find  *Find  // search each cell for its goodput, or nil: one run a cell
+	Base any    // the configuration
+	Name string // its name, beside others
+	With []Base // others to compare it with: with any, their names are the first axis
+	Axes []Axis // none: one cell for each configuration
+	Find *Find  // search each cell for its goodput, or nil: one run a cell
 
 	// Load is the path of the field that says how much load there is, when it is on
 	// an axis: results are drawn over it. A search sets its own.
@@ -104,12 +106,10 @@ func left(elapsed time.Duration, worked, remaining int) time.Duration {
 // store need not run again. Any other error means that nothing could be run, or
 // that the store cannot be written.
 func (s *Sweep) Do(ctx context.Context) (*Results, error) {
-	if len(s.Bases) == 0 {
-		return nil, fmt.Errorf("%w: there is no configuration to change", ErrAxis)
-	}
-	for i := range s.Bases {
-		if slices.ContainsFunc(s.Bases[:i], func(b Base) bool { return b.Name == s.Bases[i].Name }) {
-			return nil, fmt.Errorf("%w: two configurations have the name %q", ErrAxis, s.Bases[i].Name)
+	bases := s.bases()
+	for i := range bases {
+		if slices.ContainsFunc(bases[:i], func(b Base) bool { return b.Name == bases[i].Name }) {
+			return nil, fmt.Errorf("%w: two configurations have the name %q", ErrAxis, bases[i].Name)
 		}
 	}
 	axes := s.axes()
@@ -173,12 +173,14 @@ hand:
 	return res, nil
 }
 
+func (s *Sweep) bases() []Base { return append([]Base{{s.Name, s.Base}}, s.With...) }
+
 // axes returns those of the results.
 func (s *Sweep) axes() []Axis {
 	axes := []Axis{}
-	if len(s.Bases) > 1 {
+	if len(s.With) > 0 {
 		a := Axis{Paths: []string{BaseAxis}}
-		for _, b := range s.Bases {
+		for _, b := range s.bases() {
 			a.Values = append(a.Values, []string{b.Name})
 		}
 		axes = append(axes, a)
@@ -188,12 +190,13 @@ func (s *Sweep) axes() []Axis {
 
 // config returns a cell's configuration.
 func (s *Sweep) config(settings []Setting) (config any, err error) {
-	base := &s.Bases[0]
-	if len(s.Bases) > 1 {
-		i := slices.IndexFunc(s.Bases, func(b Base) bool { return b.Name == settings[0].Value })
-		base, settings = &s.Bases[i], settings[1:]
+	config = s.Base
+	if len(s.With) > 0 {
+		bases := s.bases()
+		i := slices.IndexFunc(bases, func(b Base) bool { return b.Name == settings[0].Value })
+		config, settings = bases[i].Config, settings[1:]
 	}
-	config = clone(base.Config)
+	config = clone(config)
 	for _, x := range settings {
 		if config, err = Set(config, x.Path, x.Value); err != nil {
 			return nil, err

@@ -34,8 +34,6 @@ func base() any {
 	}
 }
 
-func bases() []Base { return []Base{{Config: base()}} }
-
 // queue is a fleet whose requests wait as in M/D/1: prefill takes 100 ms, decode
 // 200 ms, a worker serves one at a time.
 func queue(ctx context.Context, c Cell) (*report.Result, error) {
@@ -104,7 +102,7 @@ func jsonOf(t *testing.T, r *Results) string {
 // run at once, nor on which ends first.
 func TestSameOnAnyCores(t *testing.T) {
 	all := func(parallel int, run Run) string {
-		s := Sweep{Bases: bases(), Axes: axes(t, "pools.prefill.count:pools.decode.count=5", "workload.rate=1..9/4"), Load: "workload.rate", Run: run, Parallel: parallel}
+		s := Sweep{Base: base(), Axes: axes(t, "pools.prefill.count:pools.decode.count=5", "workload.rate=1..9/4"), Load: "workload.rate", Run: run, Parallel: parallel}
 		res, err := s.Do(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -142,7 +140,7 @@ func TestOrderAndConfig(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[int]string{}
 	start := base()
-	s := Sweep{Bases: []Base{{Config: start}}, Axes: axes(t, "pools[0].count=1,2", "mode=colocated,x", "pools.decode.deep.er=true"), Parallel: 2, Run: func(ctx context.Context, c Cell) (*report.Result, error) {
+	s := Sweep{Base: start, Axes: axes(t, "pools[0].count=1,2", "mode=colocated,x", "pools.decode.deep.er=true"), Parallel: 2, Run: func(ctx context.Context, c Cell) (*report.Result, error) {
 		text, err := json.Marshal(c.Config)
 		mu.Lock()
 		defer mu.Unlock()
@@ -181,7 +179,7 @@ func TestBases(t *testing.T) {
 		text, err := json.Marshal(c.Config)
 		return &report.Result{Title: string(text)}, err
 	}
-	s := Sweep{Bases: []Base{{"one", map[string]any{"a": 1}}, {"two", map[string]any{"b": 2}}}, Axes: axes(t, "c=3,4"), Run: run}
+	s := Sweep{Base: map[string]any{"a": 1}, Name: "one", With: []Base{{"two", map[string]any{"b": 2}}}, Axes: axes(t, "c=3,4"), Run: run}
 	res, err := s.Do(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +198,7 @@ func TestBases(t *testing.T) {
 }
 
 func TestFailedCells(t *testing.T) {
-	s := Sweep{Bases: bases(), Axes: axes(t, "pools[0].count=0,1", "pools.nobody.count=1"), Run: queue}
+	s := Sweep{Base: base(), Axes: axes(t, "pools[0].count=0,1", "pools.nobody.count=1"), Run: queue}
 	res, err := s.Do(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +221,7 @@ func TestFailedCells(t *testing.T) {
 func TestResume(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "runs.jsonl")
 	grid := axes(t, "pools.prefill.count=1..6")
-	fresh := Sweep{Bases: bases(), Axes: grid, Run: queue, Inputs: "v1"}
+	fresh := Sweep{Base: base(), Axes: grid, Run: queue, Inputs: "v1"}
 	want, err := fresh.Do(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +232,7 @@ func TestResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, interrupt := context.WithCancel(t.Context())
-	first := Sweep{Bases: bases(), Axes: grid, Inputs: "v1", Parallel: 1, Store: store, Run: func(ctx context.Context, c Cell) (*report.Result, error) {
+	first := Sweep{Base: base(), Axes: grid, Inputs: "v1", Parallel: 1, Store: store, Run: func(ctx context.Context, c Cell) (*report.Result, error) {
 		if c.Index == 3 {
 			interrupt()
 		}
@@ -262,7 +260,7 @@ func TestResume(t *testing.T) {
 		defer store.Close()
 		var last Progress
 		runs.Store(0)
-		s := Sweep{Bases: bases(), Axes: grid, Inputs: inputs, Store: store, Progress: func(p Progress) { last = p }, Run: func(ctx context.Context, c Cell) (*report.Result, error) {
+		s := Sweep{Base: base(), Axes: grid, Inputs: inputs, Store: store, Progress: func(p Progress) { last = p }, Run: func(ctx context.Context, c Cell) (*report.Result, error) {
 			runs.Add(1)
 			return queue(ctx, c)
 		}}
@@ -324,7 +322,7 @@ func TestFind(t *testing.T) {
 		clear(probes)
 		f := c.find
 		f.Path = "workload.rate"
-		s := Sweep{Bases: bases(), Find: &f, Run: func(ctx context.Context, cell Cell) (*report.Result, error) {
+		s := Sweep{Base: base(), Find: &f, Run: func(ctx context.Context, cell Cell) (*report.Result, error) {
 			text := cell.Settings[len(cell.Settings)-1].Value
 			if probes[text] {
 				t.Errorf("%s: %s ran twice", c.name, text)
@@ -357,7 +355,7 @@ func TestFind(t *testing.T) {
 // TestFindQueue holds a search against the formula: TTFT ≤ 200 ms with D = 100 ms
 // means R·D/(2(1-R·D)) ≤ 1, so R·D ≤ 2/3 per worker.
 func TestFindQueue(t *testing.T) {
-	s := Sweep{Bases: bases(), Axes: axes(t, "pools.prefill.count=1..3", "pools.decode.count=100"), Find: &Find{Path: "workload.rate", Low: 0.1, High: 1000, Tolerance: 0.002}, Run: queue}
+	s := Sweep{Base: base(), Axes: axes(t, "pools.prefill.count=1..3", "pools.decode.count=100"), Find: &Find{Path: "workload.rate", Low: 0.1, High: 1000, Tolerance: 0.002}, Run: queue}
 	res, err := s.Do(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -389,25 +387,23 @@ func TestBadSweeps(t *testing.T) {
 		"two axes, one path": {axes(t, "a=1", "a=2"), nil, ErrAxis},
 		"too many cells":     {axes(t, "a=1..1000", "b=1..1000"), nil, ErrAxis},
 	} {
-		s := Sweep{Bases: bases(), Axes: c.axes, Find: c.find, Run: queue}
+		s := Sweep{Base: base(), Axes: c.axes, Find: c.find, Run: queue}
 		if _, err := s.Do(t.Context()); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, b := range [][]Base{nil, {{Name: "x"}, {Name: "x"}}} {
-		s := Sweep{Bases: b, Run: queue}
-		if _, err := s.Do(t.Context()); !errors.Is(err, ErrAxis) {
-			t.Errorf("%v: %v", b, err)
-		}
+	twice := Sweep{Base: base(), Name: "x", With: []Base{{Name: "x"}}, Run: queue}
+	if _, err := twice.Do(t.Context()); !errors.Is(err, ErrAxis) {
+		t.Errorf("two of one name: %v", err)
 	}
-	s := Sweep{Bases: []Base{{Config: map[string]any{"a": map[any]any{1: 2}}}}, Run: queue}
+	s := Sweep{Base: map[string]any{"a": map[any]any{1: 2}}, Run: queue}
 	if res, err := s.Do(t.Context()); err != nil || res.Failed() != 1 {
 		t.Errorf("keys that are no text: %v", err)
 	}
 }
 
 func TestCSV(t *testing.T) {
-	s := Sweep{Bases: bases(), Axes: axes(t, "pools.prefill.count=1,2"), Find: &Find{Path: "workload.rate", Low: 1, High: 4, Tolerance: 0.5}, Run: queue}
+	s := Sweep{Base: base(), Axes: axes(t, "pools.prefill.count=1,2"), Find: &Find{Path: "workload.rate", Low: 1, High: 4, Tolerance: 0.5}, Run: queue}
 	res, err := s.Do(t.Context())
 	if err != nil {
 		t.Fatal(err)
