@@ -708,7 +708,10 @@ type Registration struct {
 	Identity  []byte `protobuf:"bytes,6,opt,name=identity,proto3" json:"identity,omitempty"` // state.Identity's encoding
 	SchemaMin uint32 `protobuf:"varint,7,opt,name=schema_min,json=schemaMin,proto3" json:"schema_min,omitempty"`
 	SchemaMax uint32 `protobuf:"varint,8,opt,name=schema_max,json=schemaMax,proto3" json:"schema_max,omitempty"`
-	// Optional abilities, such as "handoff/1". Unknown ones are ignored.
+	// Optional abilities. Unknown ones are ignored.
+	//
+	//	"handoff/1"  hands state over and takes it
+	//	"prefix/1"   finds leading tokens of a reservation in its own prefix cache, when it is told them
 	Capabilities  []string `protobuf:"bytes,9,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	ModelName     string   `protobuf:"bytes,10,opt,name=model_name,json=modelName,proto3" json:"model_name,omitempty"`
 	Backend       string   `protobuf:"bytes,11,opt,name=backend,proto3" json:"backend,omitempty"`
@@ -1504,8 +1507,11 @@ type Reserve struct {
 	// Source-first only: where the pinned source is, and the ticket that opens it.
 	SourceEndpoint *Endpoint `protobuf:"bytes,5,opt,name=source_endpoint,json=sourceEndpoint,proto3" json:"source_endpoint,omitempty"`
 	SourceTicket   []byte    `protobuf:"bytes,6,opt,name=source_ticket,json=sourceTicket,proto3" json:"source_ticket,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The tokens themselves, prompt_tokens of them, or none: with them the worker finds what it has of them already, and
+	// what comes is compared with them. Only for workers with the capability "prefix/1".
+	Tokens        []int32 `protobuf:"varint,7,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Reserve) Reset() {
@@ -1576,6 +1582,13 @@ func (x *Reserve) GetSourceEndpoint() *Endpoint {
 func (x *Reserve) GetSourceTicket() []byte {
 	if x != nil {
 		return x.SourceTicket
+	}
+	return nil
+}
+
+func (x *Reserve) GetTokens() []int32 {
+	if x != nil {
+		return x.Tokens
 	}
 	return nil
 }
@@ -2686,7 +2699,7 @@ type Reserved struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Endpoint      *Endpoint              `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	Ticket        []byte                 `protobuf:"bytes,2,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	SkipTokens    uint32                 `protobuf:"varint,3,opt,name=skip_tokens,json=skipTokens,proto3" json:"skip_tokens,omitempty"`
+	SkipTokens    uint32                 `protobuf:"varint,3,opt,name=skip_tokens,json=skipTokens,proto3" json:"skip_tokens,omitempty"` // leading tokens that are here already: their pages are not to be sent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3420,9 +3433,11 @@ type Attribution struct {
 	Snapshots      uint32            `protobuf:"varint,52,opt,name=snapshots,proto3" json:"snapshots,omitempty"`
 	Components     []*ComponentBytes `protobuf:"bytes,53,rep,name=components,proto3" json:"components,omitempty"`
 	PromptTokens   uint32            `protobuf:"varint,54,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`       // handed over or computed here, forced ones included
-	CachedTokens   uint32            `protobuf:"varint,55,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`       // of them, found in a prefix cache
+	CachedTokens   uint32            `protobuf:"varint,55,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`       // of them, found in this worker's prefix cache
 	ComputedTokens uint64            `protobuf:"varint,56,opt,name=computed_tokens,json=computedTokens,proto3" json:"computed_tokens,omitempty"` // that this worker's engine consumed
 	Mtp            *MTP              `protobuf:"bytes,57,opt,name=mtp,proto3" json:"mtp,omitempty"`
+	SkippedTokens  uint32            `protobuf:"varint,58,opt,name=skipped_tokens,json=skippedTokens,proto3" json:"skipped_tokens,omitempty"` // leading ones whose pages were not sent, because the destination had them
+	SkippedBytes   uint64            `protobuf:"varint,59,opt,name=skipped_bytes,json=skippedBytes,proto3" json:"skipped_bytes,omitempty"`    // of those pages
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -3672,6 +3687,20 @@ func (x *Attribution) GetMtp() *MTP {
 		return x.Mtp
 	}
 	return nil
+}
+
+func (x *Attribution) GetSkippedTokens() uint32 {
+	if x != nil {
+		return x.SkippedTokens
+	}
+	return 0
+}
+
+func (x *Attribution) GetSkippedBytes() uint64 {
+	if x != nil {
+		return x.SkippedBytes
+	}
+	return 0
 }
 
 // Work was done in count pieces. Spans are at most eight stretches in order, neighbours joined where there were more.
@@ -4039,7 +4068,7 @@ const file_bus_proto_rawDesc = "" +
 	"\fremaining_ms\x18\x03 \x01(\x04R\vremainingMs\x12-\n" +
 	"\x06policy\x18\x04 \x01(\x0e2\x15.tandem.bus.v1.PolicyR\x06policy\x12+\n" +
 	"\x06source\x18\x05 \x01(\v2\x13.tandem.bus.v1.PeerR\x06source\x125\n" +
-	"\vdestination\x18\x06 \x01(\v2\x13.tandem.bus.v1.PeerR\vdestination\"\x85\x02\n" +
+	"\vdestination\x18\x06 \x01(\v2\x13.tandem.bus.v1.PeerR\vdestination\"\x9d\x02\n" +
 	"\aReserve\x12*\n" +
 	"\x05terms\x18\x01 \x01(\v2\x14.tandem.bus.v1.TermsR\x05terms\x12#\n" +
 	"\rprompt_tokens\x18\x02 \x01(\rR\fpromptTokens\x12#\n" +
@@ -4047,7 +4076,8 @@ const file_bus_proto_rawDesc = "" +
 	"\n" +
 	"max_tokens\x18\x04 \x01(\rR\tmaxTokens\x12@\n" +
 	"\x0fsource_endpoint\x18\x05 \x01(\v2\x17.tandem.bus.v1.EndpointR\x0esourceEndpoint\x12#\n" +
-	"\rsource_ticket\x18\x06 \x01(\fR\fsourceTicket\"\xb2\x03\n" +
+	"\rsource_ticket\x18\x06 \x01(\fR\fsourceTicket\x12\x16\n" +
+	"\x06tokens\x18\a \x03(\x05R\x06tokens\"\xb2\x03\n" +
 	"\bSampling\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
 	"\x05top_k\x18\x02 \x01(\rR\x04topK\x12\x13\n" +
@@ -4189,7 +4219,7 @@ const file_bus_proto_rawDesc = "" +
 	"\vattribution\x18\b \x01(\v2\x1a.tandem.bus.v1.AttributionR\vattribution\"e\n" +
 	"\bReleased\x120\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x16.tandem.bus.v1.OutcomeR\aoutcome\x12'\n" +
-	"\x0fcomputed_tokens\x18\x02 \x01(\x04R\x0ecomputedTokens\"\x9e\t\n" +
+	"\x0fcomputed_tokens\x18\x02 \x01(\x04R\x0ecomputedTokens\"\xea\t\n" +
 	"\vAttribution\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x15\n" +
 	"\x06now_ns\x18\x02 \x01(\x04R\x05nowNs\x12\x17\n" +
@@ -4227,7 +4257,9 @@ const file_bus_proto_rawDesc = "" +
 	"\rprompt_tokens\x186 \x01(\rR\fpromptTokens\x12#\n" +
 	"\rcached_tokens\x187 \x01(\rR\fcachedTokens\x12'\n" +
 	"\x0fcomputed_tokens\x188 \x01(\x04R\x0ecomputedTokens\x12$\n" +
-	"\x03mtp\x189 \x01(\v2\x12.tandem.bus.v1.MTPR\x03mtp\"`\n" +
+	"\x03mtp\x189 \x01(\v2\x12.tandem.bus.v1.MTPR\x03mtp\x12%\n" +
+	"\x0eskipped_tokens\x18: \x01(\rR\rskippedTokens\x12#\n" +
+	"\rskipped_bytes\x18; \x01(\x04R\fskippedBytes\"`\n" +
 	"\x04Work\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x17\n" +
 	"\abusy_ns\x18\x02 \x01(\x04R\x06busyNs\x12)\n" +
