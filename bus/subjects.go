@@ -13,6 +13,9 @@ const Beat = time.Second
 // CapHandoff is the capability of workers that hand state over and take it, in the first version of the protocol.
 const CapHandoff = "handoff/1"
 
+// CapPrefix is the capability of workers that look for the tokens of a reservation in a prefix cache of their own.
+const CapPrefix = "prefix/1"
+
 // The subjects, all below one versioned prefix. The sender's name is always the last token, so that permissions can bind
 // it: nobody publishes in another's name. Only inboxes end with a token of the server's client.
 const (

@@ -153,14 +153,14 @@ func (w *Worker) reserve(c *buspb.Command, id handoff.ID, t *task, r *buspb.Rese
 		return refused(buspb.Code_CODE_BAD_REQUEST, false, err.Error())
 	case policy == handoff.SourceFirst && (r.SourceEndpoint.GetQuic() == "" || len(r.SourceTicket) == 0):
 		return refused(buspb.Code_CODE_BAD_REQUEST, false, "the source's address or ticket is missing")
-	case r.PromptTokens == 0 || r.MaxTokens == 0 || r.ForcedTokens >= r.PromptTokens:
+	case r.PromptTokens == 0 || r.MaxTokens == 0 || r.ForcedTokens >= r.PromptTokens || len(r.Tokens) != 0 && len(r.Tokens) != int(r.PromptTokens):
 		return refused(buspb.Code_CODE_BAD_REQUEST, false, "token counts do not fit together")
 	case uint64(r.PromptTokens) > uint64(w.cfg.ContextTokens):
 		return w.tooLong(uint64(r.PromptTokens))
 	}
 	t = w.newTask(c, id, sideDestination)
 	t.bind(r.Terms)
-	t.prompt = int(r.PromptTokens)
+	t.prompt, t.tokens = int(r.PromptTokens), r.Tokens
 	t.most = mostTokens(t.prompt, int(r.ForcedTokens), int(r.MaxTokens), w.cfg.ContextTokens)
 	if t.order = policy; policy == handoff.SourceFirst {
 		t.endpoint, t.ticket = endpointOf(r.SourceEndpoint), r.SourceTicket
@@ -216,8 +216,11 @@ func (w *Worker) prefill(c *buspb.Command, id handoff.ID, t *task, terms *buspb.
 		if policy, err = orderOf(terms); err != nil {
 			return refused(buspb.Code_CODE_BAD_REQUEST, false, err.Error())
 		}
-		if p.SkipTokens != 0 {
-			return refused(buspb.Code_CODE_UNSUPPORTED, false, "no destination keeps prefixes yet")
+		switch {
+		case p.SkipTokens != 0 && policy == handoff.SourceFirst:
+			return refused(buspb.Code_CODE_BAD_REQUEST, false, "source-first the destination itself says what it has")
+		case int(p.SkipTokens) > len(g.GetTokens()) || p.SkipTokens > 0 && !w.eng.Paged():
+			return refused(buspb.Code_CODE_BAD_REQUEST, false, "the destination cannot have so many tokens")
 		}
 		if terms.Destination.GetWorker() == "" {
 			return refused(buspb.Code_CODE_BAD_REQUEST, false, "the destination is missing")
@@ -257,7 +260,7 @@ func (w *Worker) prefill(c *buspb.Command, id handoff.ID, t *task, terms *buspb.
 	})
 	if policy == handoff.DestinationFirst && t.src.State() != handoff.SourceNotStarted {
 		t.endpoint, t.ticket = endpointOf(p.DestinationEndpoint), p.DestinationTicket
-		w.source(t, handoff.SourceFact{Kind: handoff.FactDestinationReady, Incarnation: t.binding.Destination.Incarnation})
+		w.source(t, handoff.SourceFact{Kind: handoff.FactDestinationReady, Incarnation: t.binding.Destination.Incarnation, SkipTokens: int(p.SkipTokens)})
 	}
 	return w.begun(t)
 }

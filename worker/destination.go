@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem/bus/buspb"
@@ -35,12 +36,12 @@ func (w *Worker) reserved(t *task) {
 		r.rcv, t.rcv = rcv, r
 		t.ticket = rcv.Ticket()
 	}
-	bytes := uint64(t.prompt) * w.info.Inventory.TokenBytes()
+	bytes := uint64(t.prompt-t.skip) * w.info.Inventory.TokenBytes()
 	if w.info.Inventory.Snapshot() {
 		_, most := w.info.Inventory.SnapshotBytes(uint32(t.prompt))
 		bytes += most
 	}
-	w.destination(t, handoff.DestinationFact{Kind: handoff.FactReserved, Bytes: bytes})
+	w.destination(t, handoff.DestinationFact{Kind: handoff.FactReserved, SkipTokens: t.skip, Bytes: bytes})
 }
 
 // receiverEvents are what the stream of a task tells, but how it is opened.
@@ -93,8 +94,8 @@ func (w *Worker) acceptStream(opened func() handoff.Result) error {
 	return errOpenRefused
 }
 
-// startReceive makes the uncommitted session, source-first dials the source, and
-// grants credit.
+// startReceive makes the uncommitted session, unless it has begun with what was here
+// already, source-first dials the source, and grants credit.
 func (w *Worker) startReceive(t *task) {
 	if !w.touch(t) {
 		w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactReceiveFailed}) })
@@ -110,7 +111,7 @@ func (w *Worker) startReceive(t *task) {
 				w.destination(t, handoff.DestinationFact{Kind: handoff.FactStreamOpened, Incarnation: t.binding.Source.Incarnation})
 			})
 		}
-		rcv, err := w.node.Pull(t.binding, t.endpoint, t.ticket, 0, events)
+		rcv, err := w.node.Pull(t.binding, t.endpoint, t.ticket, uint32(t.skip), events)
 		if err != nil {
 			w.cfg.Log.Warn("stream not opened", "handoff", t.id.String(), "error", err)
 			t.blame(buspb.Code_CODE_TRANSFER, err)
@@ -121,18 +122,19 @@ func (w *Worker) startReceive(t *task) {
 		r.rcv, t.rcv = rcv, r
 	}
 	r := t.rcv
-	imp, err := w.eng.BeginImport(t.slot, t.prompt)
-	if err != nil {
-		w.failReceive(t, fmt.Errorf("begin import: %w", err))
-		return
+	var err error
+	if t.imp == nil {
+		if t.imp, err = w.eng.BeginImport(t.slot, t.prompt); err != nil {
+			w.failReceive(t, fmt.Errorf("begin import: %w", err))
+			return
+		}
 	}
-	imp.Scanned()
-	r.imp = imp
+	t.imp.Scanned()
 	key := state.DeriveKey(t.ticket, t.binding)
 	r.digester = state.NewDigester(key) // before the grant: the stream reads it only after
 	r.asm, err = state.NewAssembly(state.Expect{
 		Identity: w.info.Identity, Binding: t.binding, Parts: []state.Inventory{w.info.Inventory},
-		Codec: state.CodecLlamaSeq, Tokens: uint32(t.prompt), Key: key, Limits: w.limits,
+		Codec: state.CodecLlamaSeq, Tokens: uint32(t.prompt), Skip: uint32(t.skip), Key: key, Limits: w.limits,
 	})
 	if err != nil {
 		w.failReceive(t, err)
@@ -147,7 +149,7 @@ func (w *Worker) startReceive(t *task) {
 func (w *Worker) importUnit(t *task, u *wire.Unit, digest state.Digest, scanned error, arrived, checked time.Duration) {
 	defer u.Release()
 	r := t.rcv
-	if r.ended || r.imp == nil {
+	if r.ended || t.imp == nil {
 		return
 	}
 	h := &u.Header
@@ -159,9 +161,9 @@ func (w *Worker) importUnit(t *task, u *wire.Unit, digest state.Digest, scanned 
 	}
 	if err == nil {
 		if h.Unit == state.UnitPage {
-			err = r.imp.Page(int(h.Tokens.First), int(h.Tokens.End), u.Payload)
+			err = t.imp.Page(int(h.Tokens.First), int(h.Tokens.End), u.Payload)
 		} else {
-			err = r.imp.Snapshot(u.Payload)
+			err = t.imp.Snapshot(u.Payload)
 		}
 	}
 	if err != nil {
@@ -180,7 +182,7 @@ func (w *Worker) importUnit(t *task, u *wire.Unit, digest state.Digest, scanned 
 // manifest validates what was received as a whole.
 func (w *Worker) manifest(t *task, raw []byte) {
 	r := t.rcv
-	if r.ended || r.imp == nil {
+	if r.ended || t.imp == nil {
 		return
 	}
 	err := r.asm.Manifest(raw)
@@ -211,14 +213,15 @@ func (w *Worker) failReceive(t *task, err error) {
 
 // endImport discards an uncommitted session.
 func (w *Worker) endImport(t *task) {
-	r := t.rcv
-	r.ended = true
-	r.asm, r.manifest = nil, nil // they hold the prompt, and timers keep the task for a while
-	if r.imp != nil {
-		if err := r.imp.Discard(); err != nil {
+	if r := t.rcv; r != nil {
+		r.ended = true
+		r.asm, r.manifest = nil, nil // they hold the prompt, and timers keep the task for a while
+	}
+	if t.imp != nil {
+		if err := t.imp.Discard(); err != nil {
 			w.broken(err)
 		}
-		r.imp = nil
+		t.imp = nil
 	}
 }
 
@@ -226,16 +229,9 @@ func (w *Worker) endImport(t *task) {
 func (w *Worker) activate(t *task) {
 	r := t.rcv
 	began := w.now()
-	err := r.imp.Commit()
-	r.imp, r.ended = nil, true
-	if err == nil {
-		t.gen, err = restoreGeneration(w.vocab, r.manifest, w.cfg.ContextTokens)
-	}
-	if err == nil {
-		t.gen.sampler.Use(&w.workspace)
-		err = w.begin(t)
-	}
+	err := w.restore(t)
 	if err != nil {
+		w.endImport(t)
 		w.cfg.Log.Warn("activation failed", "handoff", t.id.String(), "error", err)
 		t.blame(buspb.Code_CODE_ENGINE, err)
 		w.later(func() { w.destination(t, handoff.DestinationFact{Kind: handoff.FactActivationFailed}) })
@@ -257,6 +253,41 @@ func (w *Worker) activate(t *task) {
 		// nobody listens to the source any more: the owner's report is complete.
 		w.emit(t, first)
 	})
+}
+
+// errOtherTokens says that the prefix that was here does not belong to what came.
+var errOtherTokens = errors.New("worker: the source computed another prompt than the reservation was for")
+
+// restore commits the session and makes it a sequence that the scheduler runs. The
+// pages that came are the source's, and the manifest says of which tokens; those that
+// were here are of the tokens that the reservation named. So both must be the same.
+func (w *Worker) restore(t *task) error {
+	m := t.rcv.manifest
+	prompt := m.History[:m.Position]
+	if t.tokens != nil && !slices.Equal(prompt, t.tokens) {
+		return errOtherTokens
+	}
+	t.forgetTokens()
+	imp := t.imp
+	t.imp, t.rcv.ended = nil, true
+	if err := imp.Commit(); err != nil {
+		return err
+	}
+	var err error
+	if t.gen, err = restoreGeneration(w.vocab, m, w.cfg.ContextTokens); err != nil {
+		return err
+	}
+	t.gen.sampler.Use(&w.workspace)
+	if t.chain == nil { // only now the prompt is known
+		w.mem.sched.Keys(w.now(), t.id, w.mem.keys(t, prompt))
+	}
+	return w.begin(t)
+}
+
+// forgetTokens clears what a reservation said will come.
+func (t *task) forgetTokens() {
+	clear(t.tokens)
+	t.tokens = nil
 }
 
 // begin makes a restored sequence one that the scheduler runs.

@@ -75,7 +75,7 @@ func (w *Worker) executeSource(t *task, a handoff.SourceAction) {
 	case handoff.ActionStopPrefill:
 		w.stopPrefill(t)
 	case handoff.ActionOpenStream:
-		w.openStream(t)
+		w.openStream(t, a.SkipTokens)
 	case handoff.ActionSendFinal:
 		w.sendFinal(t)
 	case handoff.ActionAbortStream:

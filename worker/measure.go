@@ -157,6 +157,10 @@ func (w *Worker) attribution(t *task) *buspb.Attribution {
 		}
 		return uint64(max(1, at-t.arrived)) // 0 would say that it did not happen
 	}
+	cached := t.usage.Cached
+	if t.side == sideDestination { // which has the source's usage, too
+		cached = uint32(t.skip)
+	}
 	a := &buspb.Attribution{
 		Role: string(w.cfg.Role), NowNs: since(w.now()), SlotNs: since(m.slot), OpenedNs: since(m.opened), GrantedNs: since(m.granted),
 		PromptedNs: since(m.prompted), SentNs: since(m.sent), CommittedNs: since(m.committed),
@@ -166,7 +170,8 @@ func (w *Worker) attribution(t *task) *buspb.Attribution {
 		CompleteNs: since(m.complete), ReadyNs: since(m.ready),
 		Verify: t.work(&m.verify), Wait: t.work(&m.wait), Import: t.work(&m.imports), Commit: t.work(&m.commit), Decode: t.work(&m.first),
 		Pages: m.pages, Snapshots: m.snapshots,
-		PromptTokens: uint32(t.prompt), CachedTokens: t.usage.Cached, ComputedTokens: t.stepped,
+		PromptTokens: uint32(t.prompt), CachedTokens: cached, ComputedTokens: t.stepped,
+		SkippedTokens: uint32(t.skip), SkippedBytes: w.pageBytes(t.skip),
 		Mtp: &buspb.MTP{Reason: w.mtpInactive()},
 	}
 	if s, ok := t.streamStats(); ok {
@@ -181,6 +186,16 @@ func (w *Worker) attribution(t *task) *buspb.Attribution {
 		}
 	}
 	return a
+}
+
+// pageBytes is what the pages of the first tokens of a prompt take on the wire.
+func (w *Worker) pageBytes(tokens int) uint64 {
+	page := w.cfg.PageTokens
+	n := tokens / page * w.eng.PageBytes(page)
+	if rest := tokens % page; rest > 0 {
+		n += w.eng.PageBytes(rest)
+	}
+	return uint64(n)
 }
 
 // streamStats asks the wire what it measured, while the task has a stream.

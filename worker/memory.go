@@ -73,7 +73,7 @@ func newMemory(cfg Config, info engine.Info) (*memory, error) {
 	}
 	if cfg.PrefixCache && info.ColocatedOnly == "" { // else its state does not move at all
 		m.secret = newSecret()
-		m.marked, m.snapshots = info.Inventory.Snapshot(), map[int32][]byte{}
+		m.marked, m.snapshots = info.Inventory.Snapshot() && cfg.Role.computesPrompts(), map[int32][]byte{}
 		shape.Marked, shape.MarkBytes = m.marked, cfg.SnapshotBytes
 	}
 	manager, err := block.New(shape)
@@ -121,7 +121,7 @@ var (
 
 // submit queues a task's prompt.
 func (w *Worker) submit(t *task) {
-	ref, o := w.mem.sched.Submit(w.now(), t.id, sched.Request{Prompt: t.prompt, MaxTokens: t.most, Held: t.order != handoff.Disabled, Keys: w.mem.keys(t)})
+	ref, o := w.mem.sched.Submit(w.now(), t.id, sched.Request{Prompt: t.prompt, MaxTokens: t.most, Held: t.order != handoff.Disabled, Keys: w.mem.keys(t, t.gen.history)})
 	if o != sched.Accepted {
 		w.blameOutcome(t, o)
 		w.later(func() {
@@ -134,7 +134,11 @@ func (w *Worker) submit(t *task) {
 
 // reserveRoom queues a task's reservation.
 func (w *Worker) reserveRoom(t *task, a *handoff.DestinationAction) {
-	ref, o := w.mem.sched.Reserve(w.now(), t.id, sched.Reservation{Prompt: t.prompt, MaxTokens: t.most, Deadline: a.Deadline})
+	r := sched.Reservation{Prompt: t.prompt, MaxTokens: t.most, Deadline: a.Deadline}
+	if w.mem.paged { // else all there is must come
+		r.Keys = w.mem.keys(t, t.tokens)
+	}
+	ref, o := w.mem.sched.Reserve(w.now(), t.id, r)
 	if o != sched.Accepted {
 		w.blameOutcome(t, o)
 		w.later(func() {
@@ -187,9 +191,7 @@ func (w *Worker) quiet(t *task) {
 
 // releaseTask gives back everything a task holds; its machine is Released.
 func (w *Worker) releaseTask(t *task) {
-	if t.rcv != nil {
-		w.endImport(t)
-	}
+	w.endImport(t)
 	if t.ref >= 0 {
 		m := w.mem
 		seq := m.sched.Info(t.ref).Seq
@@ -208,6 +210,7 @@ func (w *Worker) releaseTask(t *task) {
 		clear(t.gen.history)
 		t.gen = nil
 	}
+	t.forgetTokens()
 	t.chain, t.keys = nil, nil // the one holds tokens; a task may wait long for its last acknowledgement
 	t.wakes++                  // no timer of this task matters any more
 	t.ticket = nil
@@ -292,12 +295,15 @@ func (w *Worker) openSequence(t *task, n sched.Notice) {
 	if len(m.blocks) == 0 {
 		return // preempted since
 	}
-	slot, err := w.place(n)
+	slot, err := w.place(t, n)
 	if err != nil {
 		w.broken(fmt.Errorf("opening a sequence: %w", err))
 		return
 	}
 	t.slot, t.computed = slot, int(n.Tokens)
+	if n.Kind == sched.NoteGranted {
+		t.skip = t.computed
+	}
 	m.sides[slot] = t.side
 	m.open[t.side]++
 	m.changed = true

@@ -62,7 +62,7 @@ func (w *Worker) report(t *task, r report) {
 	case handoff.ReportStreamFailed:
 		s.Body = &buspb.Status_StreamFailed{StreamFailed: &buspb.StreamFailed{Code: buspb.Code_CODE_TRANSFER, Message: t.out.problem}}
 	case handoff.ReportReserved:
-		r := &buspb.Reserved{}
+		r := &buspb.Reserved{SkipTokens: uint32(t.skip)}
 		if t.order == handoff.DestinationFirst {
 			r.Endpoint, r.Ticket = endpointMessage(w.node.Endpoint()), t.ticket
 		}

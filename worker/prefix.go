@@ -15,11 +15,12 @@ import (
 // cells. Blocks have names that follow from all tokens up to their end and from a
 // secret of this process and the tenant: they never leave it, and tenants never share.
 // A prompt that begins as a cached one is given its state whole pages at a time, so
-// that its chunks end where those of a cold run do; it is exported like any other.
+// that its chunks end where those of a cold run do; it is exported like any other. What is
+// cached of a reservation does not have to come.
 //
 // Where a model has window or recurrent state as well, a prompt can begin only where that
 // was kept too (snapshot.go). A model without pages has nothing else: it is given the
-// snapshot and no pages.
+// snapshot and no pages. That of a reservation always comes from its source.
 
 // newSecret makes what block names are derived from.
 func newSecret() []byte {
@@ -28,13 +29,14 @@ func newSecret() []byte {
 	return b
 }
 
-// keys names the full blocks of a task's prompt. Without a prefix cache there are none.
-func (m *memory) keys(t *task) []kv.Key {
-	if m.secret == nil {
+// keys names the full blocks of a task's prompt, which is known or not. Without a prefix
+// cache there are none.
+func (m *memory) keys(t *task, prompt []int32) []kv.Key {
+	if m.secret == nil || len(prompt) == 0 {
 		return nil
 	}
 	t.chain = kv.NewChain(kv.SaltFor(m.secret, t.tenant), m.block)
-	t.keys, t.named = t.chain.Tokens(t.gen.history, nil), len(t.gen.history)
+	t.keys, t.named = t.chain.Tokens(prompt, nil), len(prompt)
 	return t.keys
 }
 
@@ -51,10 +53,14 @@ func (w *Worker) name(t *task) {
 }
 
 // place gives a sequence one of the engine's slots, with the prefix that is cached of
-// it. Slots that only keep prefixes give way.
-func (w *Worker) place(n sched.Notice) (int32, error) {
+// it. Slots that only keep prefixes give way. The session of a reservation that begins
+// with a prefix stays open: the rest of its state is to come.
+func (w *Worker) place(t *task, n sched.Notice) (int32, error) {
 	m := w.mem
-	tokens, pages := int(n.Tokens), int(n.Tokens)
+	tokens, pages, reservation := int(n.Tokens), int(n.Tokens), n.Kind == sched.NoteGranted
+	if reservation {
+		tokens = t.prompt
+	}
 	if !m.paged {
 		pages = 0
 	}
@@ -81,6 +87,10 @@ func (w *Worker) place(n sched.Notice) (int32, error) {
 		if err != nil {
 			return 0, fmt.Errorf("%v into slot %d: %w", op.Kind, op.Slot, err)
 		}
+	}
+	if reservation {
+		t.imp = imp
+		return slot, err
 	}
 	if tokens > 0 && imp == nil {
 		imp, err = w.eng.BeginImport(slot, tokens)

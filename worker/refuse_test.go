@@ -46,6 +46,17 @@ func TestRefusedCommandLeavesNothing(t *testing.T) {
 	noPeer.Body = &buspb.Command_Prefill{Prefill: &buspb.Prefill{
 		Terms: noPeer.GetReserve().Terms, Generation: &buspb.Generation{Tokens: []int32{1}, MaxTokens: 1},
 	}}
+	otherCount := reserveFor(10, 10)
+	otherCount.GetReserve().Tokens = make([]int32, 9)
+	skips := func(policy buspb.Policy, tokens uint32) *buspb.Command {
+		c := reserveFor(10, 10)
+		terms := c.GetReserve().Terms
+		terms.Policy, terms.Destination = policy, &buspb.Peer{Worker: "d", Incarnation: 1}
+		c.Body = &buspb.Command_Prefill{Prefill: &buspb.Prefill{
+			Terms: terms, Generation: &buspb.Generation{Tokens: make([]int32, 10), MaxTokens: 1}, SkipTokens: tokens,
+		}}
+		return c
+	}
 	for _, c := range []struct {
 		name   string
 		cmd    *buspb.Command
@@ -56,6 +67,9 @@ func TestRefusedCommandLeavesNothing(t *testing.T) {
 		{"the largest numbers", reserveFor(1<<32-1, 1<<32-1), nil, buspb.Code_CODE_TOO_LONG},
 		{"a name that no announcement can carry", longName, nil, buspb.Code_CODE_BAD_REQUEST},
 		{"a prefill for nobody", noPeer, nil, buspb.Code_CODE_BAD_REQUEST},
+		{"fewer tokens than will come", otherCount, nil, buspb.Code_CODE_BAD_REQUEST},
+		{"a destination that has more than the prompt", skips(buspb.Policy_POLICY_DESTINATION_FIRST, 11), nil, buspb.Code_CODE_BAD_REQUEST},
+		{"a gateway that speaks for a destination that pulls", skips(buspb.Policy_POLICY_SOURCE_FIRST, 5), nil, buspb.Code_CODE_BAD_REQUEST},
 		{
 			"a command that the machine does not take", reserveFor(10, 10),
 			func(w *Worker) { w.cfg.Quarantine = -1 }, buspb.Code_CODE_BAD_REQUEST,

@@ -14,8 +14,14 @@ import (
 	"github.com/tandem-llm/tandem/telemetry"
 )
 
-// capabilities are what this build can do beyond serving whole requests.
-var capabilities = []string{"handoff/1"}
+// capabilities are what this worker can do beyond serving whole requests.
+func (w *Worker) capabilities() []string {
+	c := []string{bus.CapHandoff}
+	if w.mem.secret != nil && w.mem.paged && w.cfg.Role.receives() {
+		c = append(c, bus.CapPrefix)
+	}
+	return c
+}
 
 // herald announces the worker once a beat from a goroutine of its own, because a
 // long engine step must not look like a dead worker.
@@ -88,7 +94,7 @@ func (w *Worker) registration() *buspb.Registration {
 	used := w.mem.kv.Snapshot()
 	r := &buspb.Registration{
 		Role: string(w.cfg.Role), Version: w.cfg.Version, Identity: w.info.Identity.Encode(),
-		SchemaMin: uint32(state.SchemaMin), SchemaMax: uint32(state.SchemaVersion), Capabilities: capabilities,
+		SchemaMin: uint32(state.SchemaMin), SchemaMax: uint32(state.SchemaVersion), Capabilities: w.capabilities(),
 		ModelName: w.cfg.ModelName, Backend: w.info.Backend, EngineBuild: w.info.Build, Threads: uint32(w.info.Threads),
 		ContextTokens: uint32(w.cfg.ContextTokens), PageTokens: uint32(w.cfg.PageTokens),
 		Mtp:           &buspb.MTP{Reason: w.mtpInactive()},

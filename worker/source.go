@@ -37,7 +37,7 @@ func (w *Worker) takeOver(t, old *task) bool {
 	if len(want) < old.computed || len(want) > len(have) || !slices.Equal(have[:len(want)], want) {
 		return false
 	}
-	ref, o := w.mem.sched.Rebind(w.now(), old.id, t.id, sched.Request{Prompt: t.prompt, MaxTokens: t.most, Held: true, Keys: w.mem.keys(t)})
+	ref, o := w.mem.sched.Rebind(w.now(), old.id, t.id, sched.Request{Prompt: t.prompt, MaxTokens: t.most, Held: true, Keys: w.mem.keys(t, t.gen.history)})
 	if o != sched.Accepted {
 		return false
 	}
@@ -101,12 +101,14 @@ func (w *Worker) pinned(t *task, blocks int) {
 
 // openStream dials the destination, or source-first makes the ticket with which it
 // may come. Pages of chunks that are computed meanwhile stay in the engine until
-// the destination grants credit.
-func (w *Worker) openStream(t *task) {
+// the destination grants credit. The first skip tokens are there already; source-first
+// the destination says so when it comes.
+func (w *Worker) openStream(t *task, skip int) {
 	if t.snd == nil {
 		t.snd = &sending{}
 	}
 	s := t.snd
+	t.skip, s.sent = skip, skip
 	post := func(fact handoff.FactKind) func() {
 		return func() {
 			at := w.now()
@@ -146,12 +148,16 @@ func (w *Worker) openStream(t *task) {
 	var err error
 	if t.order == handoff.SourceFirst {
 		opened := handoff.SourceFact{Kind: handoff.FactStreamOpened, Incarnation: t.binding.Destination.Incarnation}
-		events.Open = func(uint32) error {
+		events.Open = func(skip uint32) error {
 			return w.acceptStream(func() handoff.Result {
-				result := w.source(t, opened)
-				if result == handoff.Applied && !w.touch(t) {
+				if !w.canSkip(t, uint64(skip)) {
 					return handoff.NoOp
 				}
+				result := w.source(t, opened)
+				if result != handoff.Applied || !w.touch(t) {
+					return handoff.NoOp
+				}
+				t.skip, s.sent = int(skip), int(skip) // nothing is exported before this function returns
 				return result
 			})
 		}
@@ -183,6 +189,11 @@ func (w *Worker) openStream(t *task) {
 	w.hold(telemetry.HeldStreams, 1)
 }
 
+// canSkip reports whether a destination may have so many leading tokens of a prompt.
+func (w *Worker) canSkip(t *task, skip uint64) bool {
+	return skip == 0 || skip <= uint64(t.prompt) && w.eng.Paged()
+}
+
 // revokeOffer makes the ticket worthless.
 func (w *Worker) revokeOffer(t *task) {
 	t.ticket = nil
@@ -208,7 +219,7 @@ func (w *Worker) export(t *task) {
 	}
 	if w.eng.Paged() {
 		for s.sent < min(t.computed, t.prompt) {
-			end := min(s.sent+w.cfg.PageTokens, t.prompt)
+			end := min(s.sent-s.sent%w.cfg.PageTokens+w.cfg.PageTokens, t.prompt) // also where another page size was skipped
 			if end > t.computed {
 				return // the chunk that completes this page is not computed yet
 			}

@@ -36,6 +36,12 @@ type task struct {
 	computed int       // positions of the sequence that are in the engine
 	stepped  uint64    // tokens that this worker computed for the task
 
+	// The first skip tokens of the prompt are on the destination already, and their pages
+	// do not travel.
+	skip   int
+	tokens []int32       // of a reservation, if it named them, until the state has come; secret
+	imp    engine.Import // the uncommitted session of a reservation; nil before and after
+
 	gen      *generation
 	chain    *kv.Chain // names the blocks of history; nil without a prefix cache
 	keys     []kv.Key
@@ -72,7 +78,6 @@ type receiving struct {
 	rcv      *wire.Receiver
 	asm      *state.Assembly
 	digester *state.Digester
-	imp      engine.Import
 	manifest *state.Manifest
 	ended    bool // the machine aborted it; nothing more is imported
 	quiesced bool

@@ -50,7 +50,7 @@ type engineFlags struct {
 	PageTokens    int    `default:"512" help:"Tokens of one prefill chunk, which is one page of transfer."`
 	StepTokens    int    `default:"0" help:"Prompt tokens of one step, beside one token of every answer in progress; from two pages on, several prompts are computed in turns. 0: one page, so that answers wait least."`
 	Headroom      int    `default:"512" help:"Tokens of its answer that a request has room for when it is admitted. When cells are short beyond that, the youngest request waits and is computed again, or where no prompts are computed fails; the default number of cells has room for every answer."`
-	PrefixCache   bool   `help:"Keep what prompts and answers were computed to, and compute later prompts that begin alike from there."`
+	PrefixCache   bool   `help:"Keep what prompts and answers were computed to, and compute later prompts that begin alike from there; what a decode worker has of a prompt is not sent to it."`
 	CachedSlots   int    `default:"0" help:"Engine slots that keep prefixes, beside --slots; 0: 32 where they cost nothing, 4 where each takes a window or a recurrent state of memory. More of them keep more prefixes that differ at one position."`
 	CachedTokens  int    `default:"0" help:"Most tokens of prefixes in the engine's cells beside those of requests. On a CPU each makes every request's attention a little slower. 0: 16384 where all layers have attention, else all cells."`
 	SnapshotCache int64  `default:"2147483648" help:"Bytes of the host's memory for what the prefix cache keeps of windows and recurrent state."`

@@ -75,7 +75,7 @@ func (c *workerCmd) Run(a *app) error {
 		Wire: wire.Config{
 			Addr: c.Listen, Advertise: c.Advertise, Lane: wire.LaneMode(c.Lane), Lanes: c.Lanes, Window: c.Window,
 		},
-		Bus: bus.Options{URL: c.Bus}, PageTokens: c.PageTokens, StepTokens: c.StepTokens, Headroom: c.Headroom, PrefixCache: c.caches(), CachedSlots: cached, CachedTokens: c.CachedTokens, SnapshotBytes: c.SnapshotCache, ContextTokens: c.Context,
+		Bus: bus.Options{URL: c.Bus}, PageTokens: c.PageTokens, StepTokens: c.StepTokens, Headroom: c.Headroom, PrefixCache: c.PrefixCache, CachedSlots: cached, CachedTokens: c.CachedTokens, SnapshotBytes: c.SnapshotCache, ContextTokens: c.Context,
 		Log: log, Metrics: metrics, Events: events,
 	}
 	if c.DumpState != "" {
@@ -172,15 +172,11 @@ const (
 // each row, layer and head. This many cost a model of 8 billion parameters 8 %.
 const cachedTokensDense = 16384
 
-// caches reports whether the worker keeps prefixes. Only those that compute prompts find
-// any.
-func (c *workerCmd) caches() bool { return c.PrefixCache && c.Role != string(worker.RoleDecode) }
-
 // cachedSlots is how many slots the engine has for prefixes.
 func (c *workerCmd) cachedSlots(m *model.Model) int {
 	n := c.CachedSlots
 	switch {
-	case !c.caches() || m.Family == model.FamilyRecurrent: // which has no pages to keep
+	case !c.PrefixCache || m.Family == model.FamilyRecurrent: // which has no pages to keep
 		return 0
 	case n > 0:
 	case m.Family == model.FamilyDense:
