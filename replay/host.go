@@ -61,8 +61,9 @@ type host struct {
 
 	trunkList  []trunkRate
 	degraded   []degraded
-	blockSizes []int // that caches have
-	ids        []uint64
+	blockSizes []int    // that caches have
+	ids        []uint64 // of one request
+	chained    []kv.Key
 	salts      map[string]kv.Salt // looked up, never iterated
 
 	requests slab[request]

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/tandem-llm/tandem/kv"
@@ -8,8 +9,7 @@ import (
 )
 
 // name gives a request's blocks their keys, for each size of blocks that the
-// fleet's caches have. A block of the trace is several of the fleet's, named after it
-// and their place in it.
+// fleet's caches have.
 func (h *host) name(q *request, in *workload.Request) error {
 	if len(h.blockSizes) == 0 {
 		return nil
@@ -17,51 +17,44 @@ func (h *host) name(q *request, in *workload.Request) error {
 	if q.keys == nil {
 		q.keys = make([]keys, len(h.blockSizes))
 	}
+	for i := range q.keys {
+		q.keys[i].all, q.keys[i].prompt = q.keys[i].all[:0], 0
+	}
+	if len(in.Hashes) == 0 {
+		return nil
+	}
+	// The block that the prompt ends in is named as it is with the answer, where that
+	// is known: the next turn begins with it.
+	ids := in.Hashes
+	if len(in.Answer) > 0 {
+		h.ids = append(append(h.ids[:0], in.Hashes[:in.Input/in.HashTokens]...), in.Answer...)
+		ids = h.ids
+	}
+	h.chained = kv.NewChain(h.salt(in.Tenant), in.HashTokens).IDs(ids, h.chained[:0])
 	for i, size := range h.blockSizes {
-		k := &q.keys[i]
-		k.all, k.prompt = k.all[:0], 0
-		if len(in.Hashes) == 0 {
-			continue
-		}
 		if in.HashTokens%size != 0 {
 			return fmt.Errorf("replay: the trace names blocks of %d tokens, which blocks of %d do not divide: set memory.block_tokens to a divisor, or prefix_cache to false", in.HashTokens, size)
 		}
-		parts := in.HashTokens / size
-		chain := kv.NewChain(h.salt(in.Tenant), size)
-		known := in.Input / in.HashTokens // whole blocks of the prompt
-		ids := h.ids[:0]
-		for j, id := range in.Hashes {
-			if j >= known && len(in.Answer) > 0 {
-				break // the block that the prompt ends in is named with the answer
-			}
-			ids = split(ids, id, parts)
+		k := &q.keys[i]
+		parts, known := in.HashTokens/size, in.Input
+		if len(in.Answer) > 0 {
+			known += in.Output
 		}
-		for _, id := range in.Answer {
-			ids = split(ids, id, parts)
+		most := min(known/size, len(h.chained)*parts)
+		for b := range most {
+			k.all = append(k.all, part(&h.chained[b/parts], b%parts))
 		}
-		h.ids = ids
-		k.prompt = in.Input / size
-		if most := (in.Input + in.Output) / size; len(ids) > most {
-			ids = ids[:most]
-		}
-		if len(in.Answer) == 0 && len(ids) > k.prompt {
-			ids = ids[:k.prompt]
-		}
-		k.prompt = min(k.prompt, len(ids))
-		k.all = chain.IDs(ids, k.all)
+		k.prompt = min(in.Input/size, most)
 	}
 	return nil
 }
 
-// split names the parts of a block.
-func split(ids []uint64, id uint64, parts int) []uint64 {
-	if parts == 1 {
-		return append(ids, id)
-	}
-	for p := range uint64(parts) {
-		ids = append(ids, mix(id*uint64(parts)+p))
-	}
-	return ids
+// part names a part of a block of the trace, after the block. Parts of one block are
+// neighbours in a manager's table, which makes finding them cheap.
+func part(block *kv.Key, n int) kv.Key {
+	k := *block
+	binary.LittleEndian.PutUint64(k[8:], binary.LittleEndian.Uint64(k[8:])+uint64(n))
+	return k
 }
 
 // salt separates tenants.

@@ -16,9 +16,14 @@ import (
 // TANDEM_CONFIG names, or else the default ones, of which the later wins. An
 // empty name means that none is read. kong learns of configuration before it
 // parses, so the flag is looked for here.
+//
+// --config of `tandem replay` names a fleet, which is another kind of file.
 func configPaths(args []string) ([]string, error) {
 	path, named := os.LookupEnv(configEnv)
 	from := configEnv
+	if slices.Contains(args, "replay") {
+		return defaultConfigPaths(), nil
+	}
 	for i, a := range args {
 		if a == "--" {
 			break

@@ -39,6 +39,7 @@ type cli struct {
 	Verify     verifyCmd     `cmd:"" help:"Verify that a model's sequences continue in another process exactly, and certify it."`
 	Mesh       meshCmd       `cmd:"" help:"Make the certificate authority and the identities of gateways and workers."`
 	Bus        busCmd        `cmd:"" help:"Print the configuration of an external NATS server."`
+	Replay     replayCmd     `cmd:"" help:"Replay a trace on a fleet that does not exist yet: the same core on a virtual clock (docs/replay.md)."`
 	Bench      benchCmd      `cmd:"" help:"Measure this machine, the data plane or an endpoint (docs/bench.md)."`
 	Profile    profileCmd    `cmd:"" help:"Measure an engine's steps and write the timing model that replay reads (docs/timing.md)."`
 	PairPeer   pairPeerCmd   `cmd:"" name:"pair-peer" hidden:"" help:"The other process of verify and bench handoff."`
@@ -52,6 +53,7 @@ type app struct {
 	ctx    context.Context
 	stdout io.Writer
 	stderr io.Writer
+	config string // the value of --config
 }
 
 func main() {
@@ -112,7 +114,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			fmt.Fprintln(stderr, "tandem:", err)
 			return exitUsage
 		}
-		return exitCode(ctx, kctx.Run(&app{ctx: ctx, stdout: stdout, stderr: stderr}), stderr)
+		return exitCode(ctx, kctx.Run(&app{ctx: ctx, stdout: stdout, stderr: stderr, config: c.Config}), stderr)
 	}()
 	return code
 }

@@ -61,14 +61,14 @@ var layers = []row{
 	{"verify", []string{"engine", "engine/llama", "model", "pair", "state", "wire"}, "asks one engine here and one in another process the same; what serves requests is not in it"},
 
 	{"replay/agenda", []string{"engine/timed"}, "orders times, whatever they are of"},
-	{"replay/fleet", []string{"engine/timed", "handoff", "route"}, "what a fleet is; what happens on it is the host's"},
+	{"replay/fleet", []string{"engine/timed", "handoff", "route", "workload"}, "what a fleet is; what happens on it is the host's"},
 	{"replay", []string{"core", "engine/timed", "replay/agenda", "replay/fleet", "replay/link", "replay/report", "telemetry", "workload"}, "hosts the core on a virtual clock: no engine, no socket, no file"},
 	{"replay/link", []string{"engine/timed", "replay/agenda"}, "bytes and rates; what travels is the host's"},
 	{"replay/page", nil, "knows what a chart looks like, not what is drawn"},
 	{"replay/report", []string{"engine/timed", "handoff", "kv", "replay/page"}, "says what came out of a run; what ran is the host's"},
 	{"replay/sweep", []string{"engine/timed", "replay/page", "replay/report"}, "runs whatever function it is given, so it knows neither fleets nor hosts"},
 
-	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/move", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "engine/timed", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "pair", "profile", "replay/report", "replay/sweep", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "verify", "wire", "worker"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
+	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/move", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "engine/timed", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "pair", "profile", "replay", "replay/fleet", "replay/report", "replay/sweep", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "verify", "wire", "worker", "workload"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
 	{"internal/archtest", nil, "tests only"},
 	{"internal/e2e", nil, "tests only; what they import is not limited"},
 }

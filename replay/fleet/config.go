@@ -6,6 +6,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/timed"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/route"
+	"github.com/tandem-llm/tandem/workload"
 )
 
 // Config is a fleet, its policy and what goes wrong with it.
@@ -20,6 +21,11 @@ type Config struct {
 	Streaming *bool `yaml:"streaming,omitempty"`
 	// Seed of everything random: ids, cancels, random routing.
 	Seed uint64 `yaml:"seed,omitempty"`
+
+	// Workload is what arrives, where no trace is given; Speedup makes its time, or the
+	// trace's, run faster.
+	Workload *workload.Spec `yaml:"workload,omitempty"`
+	Speedup  float64        `yaml:"speedup,omitempty"`
 
 	Pools    []Pool    `yaml:"pools"`
 	Links    Links     `yaml:"links,omitempty"`

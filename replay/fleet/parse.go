@@ -83,6 +83,10 @@ func (c *Config) fill(files Files) error {
 	if c.Order != DestinationFirst && c.Order != SourceFirst {
 		return fmt.Errorf("order is %q, want destination-first or source-first", c.Order)
 	}
+	or(&c.Speedup, 1)
+	if !(c.Speedup > 0 && c.Speedup <= 1e9) {
+		return fmt.Errorf("speedup is %g, want above 0", c.Speedup)
+	}
 	if len(c.Pools) == 0 || len(c.Pools) > MaxPools {
 		return fmt.Errorf("there are %d pools, want 1 to %d", len(c.Pools), MaxPools)
 	}

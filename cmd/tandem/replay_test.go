@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem/telemetry"
+)
+
+const replayExamples = "../../examples/replay/"
+
+// tandem runs a command line.
+func tandem(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestReplayExamples(t *testing.T) {
+	for _, name := range []string{"colocated", "disaggregated"} {
+		args := []string{"replay", "--config", replayExamples + name + ".yaml", "--limit=300", "--json"}
+		code, out, errs := tandem(t, args...)
+		if code != exitOK {
+			t.Fatalf("%s: exit %d: %s", name, code, errs)
+		}
+		var res struct {
+			Requests struct{ Completed int }
+		}
+		if err := json.Unmarshal([]byte(out), &res); err != nil || res.Requests.Completed != 300 {
+			t.Errorf("%s: %d requests completed, %v", name, res.Requests.Completed, err)
+		}
+		if _, again, _ := tandem(t, args...); again != out {
+			t.Errorf("%s: another run gives another report", name)
+		}
+	}
+}
+
+func TestReplayWritesWhatIsAskedFor(t *testing.T) {
+	dir := t.TempDir()
+	trace := filepath.Join(dir, "trace.jsonl")
+	write(t, trace, `{"arrival": 0, "input": 100, "output": 5}
+{"arrival": 0.1, "input": 0, "output": 5}
+{"arrival": 0.2, "input": 300, "output": 7}
+`)
+	html, lines, events := filepath.Join(dir, "r.html"), filepath.Join(dir, "r.jsonl"), filepath.Join(dir, "e.jsonl")
+	args := []string{"replay", "--config=" + replayExamples + "disaggregated.yaml", "--trace=" + trace}
+	code, out, errs := tandem(t, append(args, "--html="+html, "--requests-out="+lines, "--trace-lifecycle="+events, "--set=pools.decode.count=1")...)
+	if code != exitOK || !strings.Contains(out, "TTFT") || !strings.Contains(errs, "1 malformed lines") || !strings.Contains(errs, "line 2") {
+		t.Fatalf("exit %d\n%s\n%s", code, out, errs)
+	}
+	for path, want := range map[string]string{html: "<html", lines: `"index":1`} {
+		if raw, err := os.ReadFile(path); err != nil || !bytes.Contains(raw, []byte(want)) {
+			t.Errorf("%s lacks %s, %v", path, want, err)
+		}
+	}
+	f, err := os.Open(events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	n := 0
+	if err := telemetry.ReadEvents(f, func(telemetry.Event) bool { n++; return true }); err != nil {
+		t.Fatal(err)
+	}
+	if n < 40 {
+		t.Errorf("%d lifecycle events of two handoffs", n)
+	}
+	if code, _, errs := tandem(t, append(args, "--strict")...); code != exitFailure || !strings.Contains(errs, "line 2") {
+		t.Errorf("--strict: exit %d, %s", code, errs)
+	}
+}
+
+func TestReplayRefuses(t *testing.T) {
+	good := "--config=" + replayExamples + "colocated.yaml"
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "--config is missing"},
+		{[]string{"--config=/does/not/exist"}, "--config"},
+		{[]string{good, "--set=pools.engine.count"}, "PATH=VALUE"},
+		{[]string{good, "--set=pools.engine.cuont=3"}, "cuont"},
+		{[]string{good, "--set=pools.other.count=3"}, "other"},
+		{[]string{good, "--workload=poisson"}, "--workload"},
+		{[]string{good, "--workload=poisson rate=1 input=1 output=1 requests=1", "--trace=x"}, "both given"},
+		{[]string{good, "--trace=/does/not/exist"}, "--trace"},
+	} {
+		code, _, errs := tandem(t, append([]string{"replay"}, c.args...)...)
+		if code != exitUsage || !strings.Contains(errs, c.want) {
+			t.Errorf("%v: exit %d, %s", c.args, code, errs)
+		}
+	}
+}
+
+func TestReplaySweep(t *testing.T) {
+	dir := t.TempDir()
+	store, csv := filepath.Join(dir, "runs"), filepath.Join(dir, "out.csv")
+	args := []string{"replay", "sweep", "--config=" + replayExamples + "colocated.yaml", "--limit=100", "--over=pools.engine.count=1,2", "--store=" + store}
+	code, out, errs := tandem(t, append(args, "--csv="+csv, "--json")...)
+	if code != exitOK {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	if raw, err := os.ReadFile(csv); err != nil || bytes.Count(raw, []byte("\n")) != 3 {
+		t.Errorf("%s, %v", raw, err)
+	}
+	if code, again, errs := tandem(t, append(args, "--json", "--jobs=1")...); code != exitOK || again != out {
+		t.Errorf("from the store: exit %d, %s, equal %v", code, errs, again == out)
+	}
+	code, out, errs = tandem(t, "replay", "sweep", "--config="+replayExamples+"colocated.yaml", "--limit=200", "--find=goodput", "--slo-ttft=100ms",
+		"--low=10", "--tolerance=0.5", "--json")
+	if code != exitOK || !strings.Contains(out, `"found": "exactly"`) {
+		t.Errorf("search: exit %d, %s\n%s", code, errs, out)
+	}
+}
+
+func TestReplayModels(t *testing.T) {
+	code, out, _ := tandem(t, "replay", "models")
+	for _, want := range []string{"llama-3.1-8b", "h100-sxm", "dynamo"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("exit %d, %s is missing", code, want)
+		}
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
