@@ -199,9 +199,15 @@ func (l *lab) killWaiting(role string) {
 	l.signal(name, syscall.SIGKILL)
 }
 
-// leave makes the client of v go away once somebody acted on a fault, and returns
-// when the gateway has noticed.
+// leave makes the client of v go away once somebody acted on a fault.
 func (l *lab) leave(v *asked, claim string) {
+	l.t.Helper()
+	l.acted(claim)
+	l.gone(v)
+}
+
+// gone makes the client of v go away, and returns when the gateway has noticed.
+func (l *lab) gone(v *asked) {
 	l.t.Helper()
 	cancelled := func() float64 {
 		m, err := l.scrape("gateway")
@@ -216,7 +222,6 @@ func (l *lab) leave(v *asked, claim string) {
 		}
 		return n
 	}
-	l.acted(claim)
 	before := cancelled()
 	v.cancel()
 	<-v.done

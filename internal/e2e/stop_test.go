@@ -159,6 +159,33 @@ func TestStopFinishesAnswers(t *testing.T) {
 	}
 }
 
+// TestStopRefuses: while requests in flight are finished, new ones are told that the server is going down and
+// when to come back, and are not refused a connection. When the last client has left it ends at once.
+func TestStopRefuses(t *testing.T) {
+	s := start(t, "ready", "--drain=10m", "--context=32768")
+	resp := s.stream(30000)
+	s.signal(syscall.SIGTERM)
+	for {
+		again, err := http.Post(s.url+"/v1/completions", "application/json", strings.NewReader(marshal(object{
+			"model": s.model, "prompt": "Hello", "max_tokens": 1,
+		})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(again.Body)
+		again.Body.Close()
+		if again.StatusCode == http.StatusOK {
+			continue // the signal has not reached the gateway yet
+		}
+		if again.StatusCode != http.StatusServiceUnavailable || !bytes.Contains(body, []byte(`"shutting_down"`)) || again.Header.Get("Retry-After") == "" {
+			t.Errorf("status %d, Retry-After %q: %s", again.StatusCode, again.Header.Get("Retry-After"), body)
+		}
+		break
+	}
+	resp.Body.Close()
+	s.gone(0)
+}
+
 // TestStopGivesUp: what is not finished within the time for it is ended with an
 // error that says why.
 func TestStopGivesUp(t *testing.T) {
