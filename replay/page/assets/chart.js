@@ -116,7 +116,8 @@ class Chart {
     });
     for (const m of this.spec.marks || []) if (m.axis === 'y') note(m.at);
     if (!(top >= bottom)) return [this.log.y ? 0.1 : 0, 1];
-    if (this.spec.y.unit === '%' && !this.log.y) return [0, Math.max(1, top)];
+    // Shares show all of 100 %, unless the reader turned off a part of a stack.
+    if (this.spec.y.unit === '%' && !this.log.y && !(this.stacked && this.on.includes(false))) return [0, Math.max(1, top)];
     if (this.log.y) return [bottom * 0.9, top > bottom ? top * 1.1 : bottom * 10];
     return [bottom, top > bottom ? top + (top - bottom) * 0.04 : bottom + 1];
   }
@@ -186,13 +187,14 @@ class Chart {
     const n = (v) => Math.round(v * 10) / 10;
     if (kind === 'areas') {
       const upper = [], lower = [];
-      const under = (k) => (i > 0 ? this.stacked[i - 1][k] : 0);
-      for (let k = 0; k < xs.length; k++) {
-        const next = k + 1 < xs.length ? xs[k + 1] : xs[k] + this.spec.step;
+      const by = this.coarse(xs);
+      for (let k = 0; k < xs.length; k += by) {
+        const next = xs[Math.min(k + by, xs.length) - 1] + this.spec.step;
         if (next < x.low || xs[k] > x.high) continue;
         const a = n(x.at(xs[k])), b = n(x.at(next));
-        upper.push(`${a},${n(y.at(this.stacked[i][k]))}`, `${b},${n(y.at(this.stacked[i][k]))}`);
-        lower.push(`${a},${n(y.at(under(k)))}`, `${b},${n(y.at(under(k)))}`);
+        const over = n(y.at(this.merged(this.stacked[i], k, by))), under = n(y.at(i > 0 ? this.merged(this.stacked[i - 1], k, by) : 0));
+        upper.push(`${a},${over}`, `${b},${over}`);
+        lower.push(`${a},${under}`, `${b},${under}`);
       }
       return upper.length ? [make('path', { d: `M${upper.join('L')}L${lower.reverse().join('L')}Z`, fill: color(s) })] : [];
     }
@@ -208,15 +210,16 @@ class Chart {
       gap = false; last = b;
       points.push([a, b]);
     }
+    if (kind === 'steps' && points.length) d += `L${n(this.box.right)},${last}`; // nothing comes after the largest
     const out = [make('path', { d: d || 'M0,0', fill: 'none', stroke: color(s), 'stroke-width': 1.8, 'stroke-linejoin': 'round', 'stroke-dasharray': s.dash ? '6 4' : 'none' })];
     if (s.dots || points.length === 1) for (const [a, b] of points) out.push(make('circle', { cx: a, cy: b, r: 3.2, fill: color(s) }));
     return out;
   }
 
-  // coarse returns how many neighbours in time become one point of a line, so
-  // that points are two pixels apart; zooming in shows them all.
+  // coarse returns how many neighbours in time become one point, so that points
+  // are two pixels apart; zooming in shows them all.
   coarse(xs) {
-    if (!this.spec.step || this.spec.kind !== 'lines') return 1;
+    if (!this.spec.step || this.spec.kind === 'steps') return 1;
     const visible = Math.min(xs.length, (this.x.high - this.x.low) / this.spec.step);
     return Math.max(1, 2 ** Math.ceil(Math.log2(visible * 2 / (this.box.right - this.box.left))));
   }
@@ -236,7 +239,7 @@ class Chart {
       const line = m.axis === 'x' ? { x1: at, x2: at, y1: box.top, y2: box.bottom } : { x1: box.left, x2: box.right, y1: at, y2: at };
       const right = m.axis === 'y' || at > box.right - 120;
       this.svg.append(make('line', { class: 'mark', ...line }));
-      this.svg.append(make('text', { class: 'limit', x: m.axis === 'x' ? at + (right ? -5 : 5) : box.right - 4, y: m.axis === 'x' ? box.top + 10 : at - 5, 'text-anchor': right ? 'end' : 'start' }, m.label));
+      this.svg.append(make('text', { class: 'limit', x: m.axis === 'x' ? at + (right ? -5 : 5) : box.right - 4, y: m.axis === 'x' ? box.bottom - 8 : at - 5, 'text-anchor': right ? 'end' : 'start' }, m.label));
     }
   }
 
