@@ -15,7 +15,14 @@ import (
 	"sync/atomic"
 	"time"
 	"unicode"
+
+	"github.com/tandem-llm/tandem/bench/sse"
 )
+
+// maxError is the most bytes that are read of an answer that is no stream.
+const maxError = 4 << 10
+
+var errMalformed = errors.New("not an event of the API")
 
 // client sends requests to one target.
 type client struct {
@@ -99,7 +106,7 @@ func (c *client) firstModel(ctx context.Context) (string, error) {
 			ID string `json:"id"`
 		} `json:"data"`
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxLine)).Decode(&list); err != nil || len(list.Data) == 0 || list.Data[0].ID == "" {
+	if err := json.NewDecoder(io.LimitReader(res.Body, sse.MaxLine)).Decode(&list); err != nil || len(list.Data) == 0 || list.Data[0].ID == "" {
 		return "", fmt.Errorf("%s/models lists no model: name one, and check that the URL ends with /v1", c.target.URL)
 	}
 	return list.Data[0].ID, nil
@@ -190,7 +197,7 @@ func (c *client) exchange(req *http.Request, w watch) (*answer, error) {
 	if t, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err != nil || t != "text/event-stream" {
 		return nil, &failure{kindType, fmt.Sprintf("a stream was asked for, %s came", printable(res.Header.Get("Content-Type")))}
 	}
-	a, err := read(newEvents(res.Body), w)
+	a, err := read(sse.New(res.Body), w)
 	if err != nil {
 		return nil, err
 	}
@@ -225,16 +232,16 @@ func (c *client) send(req *http.Request) (res *http.Response, again bool, err er
 }
 
 // read reads a stream up to and including [DONE].
-func read(in *events, w watch) (*answer, error) {
+func read(in *sse.Reader, w watch) (*answer, error) {
 	a := &answer{}
 	finished := false
 	for {
-		data, errorField, err := in.next()
+		data, errorField, err := in.Next()
 		now := time.Now()
 		switch {
-		case errors.Is(err, errCut):
+		case errors.Is(err, sse.ErrCut):
 			return nil, &failure{kindCut, err.Error()}
-		case errors.Is(err, errLine):
+		case errors.Is(err, sse.ErrLine):
 			return nil, &failure{kindMalformed, err.Error()}
 		case err != nil:
 			return nil, &failure{kindCut, err.Error()}

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/tandem-llm/tandem/bench/sse"
 )
 
 // Slots moves a sequence as it is done without Tandem: a llama-server saves a slot
@@ -91,7 +93,7 @@ func post(ctx context.Context, url string, body, answer any) error {
 	if res.StatusCode != http.StatusOK {
 		return refused(res)
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxLine)).Decode(answer); err != nil {
+	if err := json.NewDecoder(io.LimitReader(res.Body, sse.MaxLine)).Decode(answer); err != nil {
 		return errors.New("the answer is no JSON: is this a llama-server?")
 	}
 	return nil

@@ -54,7 +54,8 @@ var layers = []row{
 	{"bench", nil, "takes turns and reports; what is measured is the business of the packages below"},
 	{"bench/lane", []string{"bench", "handoff", "mesh", "state", "wire"}, "the data plane beside what it is made of; no engine, no hosts"},
 	{"bench/move", []string{"bench", "engine", "engine/llama", "model", "model/wide", "pair", "profile", "state", "wire"}, "engines and a pair of processes, without hosts"},
-	{"bench/serve", []string{"bench"}, "a client of any server, so it knows none"},
+	{"bench/serve", []string{"bench", "bench/sse"}, "a client of any server, so it knows none"},
+	{"bench/sse", nil, "a format, for clients"},
 	{"profile", []string{"bench", "engine", "engine/timed", "state"}, "measures whatever engine it is given; opening one is the command's"},
 	{"pair", []string{"engine", "engine/llama", "handoff", "mesh", "sample", "state", "wire"}, "two processes and the data plane between them, driven by hand: no bus, no policy, no machine"},
 

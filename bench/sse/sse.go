@@ -1,4 +1,8 @@
-package serve
+// Package sse reads server-sent events as the HTML standard describes them, from a
+// server that is not trusted: what it sends is bounded, and an end that the protocol
+// does not announce is an error. The benchmarks that ask an endpoint of the OpenAI API
+// read its streams with it.
+package sse
 
 import (
 	"bufio"
@@ -7,34 +11,31 @@ import (
 	"io"
 )
 
-// Bounds of what is read from a server.
-const (
-	maxLine  = 1 << 20 // bytes of one line of a stream
-	maxError = 4 << 10 // bytes of an answer that is no stream
-)
+// MaxLine is the most bytes of one line of a stream, and of the data of one event.
+const MaxLine = 1 << 20
 
+// How a stream ends that cannot be read on.
 var (
-	errCut       = errors.New("the stream ended before [DONE]")
-	errLine      = errors.New("a line of the stream is longer than 1 MiB")
-	errMalformed = errors.New("not an event of the API")
+	ErrCut  = errors.New("the stream ended before [DONE]")
+	ErrLine = errors.New("a line of the stream is longer than 1 MiB")
 )
 
-// events reads server-sent events as the HTML standard describes them: lines
-// that end with LF or CRLF, comments and unknown fields skipped, the data lines
-// of an event joined.
-type events struct {
+// Reader reads events: lines that end with LF or CRLF, comments and unknown fields
+// skipped, the data lines of an event joined.
+type Reader struct {
 	r    *bufio.Reader
 	line []byte // scratch, for lines longer than r's buffer
 	data []byte
 }
 
-func newEvents(r io.Reader) *events { return &events{r: bufio.NewReaderSize(r, 16<<10)} }
+// New returns a reader of the events in r.
+func New(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 16<<10)} }
 
-// next returns the data of the next event that has any, valid until the next
+// Next returns the data of the next event that has any, valid until the next
 // call. errorField is true if it came in a field named error, as some versions of
-// llama-server send it. The end of the input is errCut: the protocol has an end of
+// llama-server send it. The end of the input is ErrCut: the protocol has an end of
 // its own.
-func (e *events) next() (data []byte, errorField bool, err error) {
+func (e *Reader) Next() (data []byte, errorField bool, err error) {
 	e.data = e.data[:0]
 	has := false
 	for {
@@ -58,8 +59,8 @@ func (e *events) next() (data []byte, errorField bool, err error) {
 			if has {
 				e.data = append(e.data, '\n')
 			}
-			if len(e.data)+len(value) > maxLine {
-				return nil, false, errLine
+			if len(e.data)+len(value) > MaxLine {
+				return nil, false, ErrLine
 			}
 			e.data = append(e.data, value...)
 			has = true
@@ -68,12 +69,12 @@ func (e *events) next() (data []byte, errorField bool, err error) {
 }
 
 // readLine returns a line without its end.
-func (e *events) readLine() ([]byte, error) {
+func (e *Reader) readLine() ([]byte, error) {
 	e.line = e.line[:0]
 	for {
 		part, err := e.r.ReadSlice('\n')
-		if len(e.line)+len(part) > maxLine {
-			return nil, errLine
+		if len(e.line)+len(part) > MaxLine {
+			return nil, ErrLine
 		}
 		switch {
 		case err == nil && len(e.line) == 0:
@@ -84,7 +85,7 @@ func (e *events) readLine() ([]byte, error) {
 		case errors.Is(err, bufio.ErrBufferFull):
 			e.line = append(e.line, part...)
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return nil, errCut
+			return nil, ErrCut
 		default:
 			return nil, err
 		}
