@@ -17,6 +17,7 @@ type benchCmd struct {
 	Lane      benchLaneCmd      `cmd:"" help:"Measure the data plane between two processes against bare connections of the same kind."`
 	Serve     benchServeCmd     `cmd:"" help:"Drive an OpenAI-compatible endpoint and measure what a client sees; with --compare-url two endpoints in turn."`
 	Prefix    benchPrefixCmd    `cmd:"" help:"Measure what an endpoint's prefix cache saves: prompts that begin as an earlier one against new ones, in turn."`
+	Soak      benchSoakCmd      `cmd:"" help:"Keep a fleet of real processes under a random load, kill its workers, and hold every answer against an idle engine."`
 	LaneChild benchLaneChildCmd `cmd:"" hidden:"" help:"The other process of 'bench lane'."`
 }
 

@@ -134,6 +134,7 @@ type fleet struct {
 	self string
 	dir  string
 	logs io.Writer
+	also func(supervise.Event) // gets every event too; may be nil
 
 	mu      sync.Mutex
 	bus     string            // URL of the bus, once known
@@ -234,22 +235,37 @@ func (f *fleet) workers() []fleetWorker {
 // serve starts everything, says when it is ready, and returns when ctx has ended
 // and every process is gone.
 func (f *fleet) serve(ctx context.Context) error {
+	stop, err := f.start(ctx)
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
+	if err == nil {
+		f.printReady()
+	}
+	<-ctx.Done()
+	f.out.say("stop", "stopping: finishing requests in flight")
+	stop()
+	f.out.say("stop", "stopped")
+	return err // not nil when the interrupt came before the fleet was ready
+}
+
+// start starts all processes and returns when they are ready. stop ends them all and
+// returns when they are gone; after an error it is needed only if ctx has ended.
+func (f *fleet) start(ctx context.Context) (stop func(), err error) {
 	// The gateway stops first and workers when it is gone: until then requests in
 	// flight, also those that wait for a slot, still need them.
 	opt := supervise.Options{Grace: f.cmd.Drain + stopLimit, OnEvent: f.event}
 	serving, stopServing := context.WithCancel(ctx)
-	defer stopServing()
 	working, stopWorking := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopWorking()
 	front, back := supervise.New(serving, opt), supervise.New(working, opt)
-	stop := func() {
+	stop = func() {
 		stopServing()
 		front.Wait()
 		stopWorking()
 		back.Wait()
 	}
 	front.Start(supervise.Spec{Name: gatewayName, Path: f.self, Args: f.gatewayArgs, Env: childEnv(), Log: f.logs})
-	err := f.await(ctx, func() bool { return f.bus != "" })
+	err = f.await(ctx, func() bool { return f.bus != "" })
 	if err == nil {
 		for _, w := range f.workers() {
 			back.Start(supervise.Spec{Name: w.name, Path: f.self, Args: func() []string { return f.workerArgs(w) }, Env: childEnv(), Log: f.logs})
@@ -262,18 +278,10 @@ func (f *fleet) serve(ctx context.Context) error {
 	if err != nil && ctx.Err() == nil {
 		stop()
 		if l, ok := f.logs.(*logTail); ok {
-			return fmt.Errorf("%w\nlast log lines:\n%s", err, l.tail())
+			err = fmt.Errorf("%w\nlast log lines:\n%s", err, l.tail())
 		}
-		return err
 	}
-	if err == nil {
-		f.printReady()
-	}
-	<-ctx.Done()
-	f.out.say("stop", "stopping: finishing requests in flight")
-	stop()
-	f.out.say("stop", "stopped")
-	return err // not nil when the interrupt came before the fleet was ready
+	return stop, err
 }
 
 // stopLimit is how long a process may take to end after it has drained: a gateway
@@ -321,6 +329,9 @@ func (f *fleet) update(fn func()) {
 
 // event follows the processes.
 func (f *fleet) event(e supervise.Event) {
+	if f.also != nil {
+		f.also(e)
+	}
 	switch e.Kind {
 	case supervise.Started:
 		f.out.say("process", fmt.Sprintf("%s started, pid %d", e.Name, e.PID))

@@ -56,6 +56,7 @@ var layers = []row{
 	{"bench/move", []string{"bench", "engine", "engine/llama", "model", "model/wide", "pair", "profile", "state", "wire"}, "engines and a pair of processes, without hosts"},
 	{"bench/serve", []string{"bench", "bench/sse"}, "a client of any server, so it knows none"},
 	{"bench/sse", nil, "a format, for clients"},
+	{"bench/soak", []string{"bench", "bench/sse", "engine", "handoff", "sample", "telemetry"}, "asks a fleet that it was given and an engine of its own the same; how the fleet is started it does not know"},
 	{"profile", []string{"bench", "engine", "engine/timed", "state"}, "measures whatever engine it is given; opening one is the command's"},
 	{"pair", []string{"engine", "engine/llama", "handoff", "mesh", "sample", "state", "wire"}, "two processes and the data plane between them, driven by hand: no bus, no policy, no machine"},
 
@@ -69,7 +70,7 @@ var layers = []row{
 	{"replay/report", []string{"engine/timed", "handoff", "kv", "replay/page"}, "says what came out of a run; what ran is the host's"},
 	{"replay/sweep", []string{"engine/timed", "replay/page", "replay/report"}, "runs whatever function it is given, so it knows neither fleets nor hosts"},
 
-	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/move", "bench/serve", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "engine/timed", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "pair", "profile", "replay", "replay/fleet", "replay/report", "replay/sweep", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "verify", "wire", "worker", "workload"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
+	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/move", "bench/serve", "bench/soak", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "engine/timed", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "pair", "profile", "replay", "replay/fleet", "replay/report", "replay/sweep", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "verify", "wire", "worker", "workload"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
 	{"internal/archtest", nil, "tests only"},
 	{"internal/e2e", nil, "tests only; what they import is not limited"},
 }
@@ -96,7 +97,7 @@ var fences = []fence{
 	{"github.com/HdrHistogram/...", []string{"bench/serve"}, "live latencies are telemetry's"},
 	{"github.com/alecthomas/kong", []string{"cmd/tandem"}, "flags are wiring"},
 	{"go.yaml.in/yaml/...", []string{"cmd/tandem", "engine/timed", "replay/fleet"}, "configuration files are wiring; timing models and fleets are files too"},
-	{"net/http", []string{"api/...", "bench/serve", "gateway", "telemetry", "telemetry/otlp", "cmd/tandem"}, "workers speak bus and wire, never HTTP"},
+	{"net/http", []string{"api/...", "bench/serve", "bench/soak", "gateway", "telemetry", "telemetry/otlp", "cmd/tandem"}, "workers speak bus and wire, never HTTP"},
 	{"crypto/tls", []string{"mesh", "wire", "bench/lane", "bus", "gateway", "cmd/tandem"}, "TLS settings come from mesh"},
 	{"log", nil, "log/slog is the one logger"},
 	{"testing", []string{"engine/enginetest", "kv/kvtest"}, "not in what is shipped, except suites for implementations to run"},

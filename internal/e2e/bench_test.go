@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/bench"
+	"github.com/tandem-llm/tandem/bench/soak"
 )
 
 // TestBenchServe drives a real fleet with the program's own benchmark: handed-off
@@ -45,4 +46,37 @@ func TestBenchServe(t *testing.T) {
 			t.Errorf("%v: no %v in the report\n%s", load, want, &stdout)
 		}
 	}
+}
+
+// TestBenchSoak runs a small soak with the program itself: workers die, every answer is
+// checked, and nothing is left.
+func TestBenchSoak(t *testing.T) {
+	cmd := exec.Command(binary, "bench", "soak", "--json", "--requests=40", "--kill-every=20", "--alone=4", "--concurrency=8", "--most-errors=1")
+	cmd.Env = append(cleanEnv(), "TMPDIR="+t.TempDir())
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var report soak.Report
+	if jerr := json.Unmarshal(stdout.Bytes(), &report); jerr != nil {
+		t.Fatalf("%v, %v\n%s", err, jerr, &stderr)
+	}
+	for _, c := range report.Checks {
+		// How often answers differ is a matter of chance: of so few it says nothing.
+		if rate := c.Name == "no more divergence than colocated"; !rate && (c.Held == nil || !*c.Held) {
+			t.Errorf("%s: failed, or not judged: %q", c.Name, c.Details)
+		}
+	}
+	if !report.Complete || report.Kills+report.Drains != 2 || report.Alone.Ends[soak.Finished] != 4 || report.Colocated.Ends[soak.Finished] != 20 {
+		t.Errorf("%v: complete %v, %d killed, %d drained, colocated %v, alone %v\n%s",
+			err, report.Complete, report.Kills, report.Drains, report.Colocated.Ends, report.Alone.Ends, &stderr)
+	}
+	// Each one has an end, and those that were drawn at random and those of clients that
+	// left are the only ones whose tokens were not checked.
+	if h := report.HandedOff; h.Ends[soak.Finished]+h.Ends[soak.Left]+h.Ends[soak.Refused] != h.Requests || h.Requests < 40 || report.Tokens < 500 {
+		t.Errorf("handed off %+v, %d tokens checked", h, report.Tokens)
+	}
+	if report.Lives < 7 || report.Records < 1000 || len(report.Gaps) > 0 {
+		t.Errorf("%d records of %d lives replayed, gaps %q", report.Records, report.Lives, report.Gaps)
+	}
+	checkNoProcess(t)
 }

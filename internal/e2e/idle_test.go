@@ -1,11 +1,10 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"strconv"
-	"strings"
+
+	"github.com/tandem-llm/tandem/bench/soak"
 )
 
 // footprint is what a process at rest has.
@@ -44,20 +43,7 @@ func (l *lab) scrape(name string) (map[string]float64, error) {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	all := map[string]float64{}
-	s := bufio.NewScanner(resp.Body)
-	for s.Scan() {
-		sample, value, ok := strings.Cut(s.Text(), "} ")
-		if ok {
-			sample += "}"
-		} else if sample, value, ok = strings.Cut(s.Text(), " "); !ok {
-			continue
-		}
-		if v, err := strconv.ParseFloat(value, 64); err == nil && !strings.HasPrefix(sample, "#") {
-			all[sample] = v
-		}
-	}
-	return all, s.Err()
+	return soak.ReadMetrics(resp.Body)
 }
 
 // footprintSlack is how many goroutines more than at the start are none: the HTTP
@@ -71,20 +57,8 @@ func (l *lab) busy(name string) string {
 	if err != nil {
 		return err.Error()
 	}
-	zero := []string{"tandem_requests_active", "tandem_requests_queued"}
-	if name != "gateway" {
-		zero = nil
-		for _, what := range []string{"sequences", "streams", "tickets", "buffers", "handoffs"} {
-			zero = append(zero, fmt.Sprintf("tandem_worker_held{what=%q}", what))
-		}
-		for _, use := range []string{"active", "pinned", "reserved"} {
-			zero = append(zero, fmt.Sprintf("tandem_worker_cells{state=%q}", use), fmt.Sprintf("tandem_worker_slots{state=%q}", use))
-		}
-	}
-	for _, sample := range zero {
-		if v, ok := m[sample]; !ok || v != 0 {
-			return fmt.Sprintf("%s: %s is %v (there: %v)", name, sample, v, ok)
-		}
+	if held := soak.Held(name == "gateway", m); len(held) > 0 {
+		return name + ": " + held[0]
 	}
 	b, ok := l.baseline[name]
 	if !ok {
