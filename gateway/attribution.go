@@ -294,6 +294,7 @@ func take(p *telemetry.Part, m *buspb.Attribution) {
 	}
 	p.Pages, p.Snapshots = int(m.GetPages()), int(m.GetSnapshots())
 	p.Prompt, p.Cached, p.Computed = int(m.GetPromptTokens()), int(m.GetCachedTokens()), int(number(m.GetComputedTokens()))
+	p.Skipped, p.SkippedBytes = int(m.GetSkippedTokens()), number(m.GetSkippedBytes())
 	p.Components = nil
 	for _, c := range m.GetComponents() {
 		if k := state.Kind(c.GetKind()); c.GetKind() < 256 && k.Bytes() && len(p.Components) < maxComponents {

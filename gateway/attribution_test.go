@@ -57,11 +57,11 @@ func TestRecordJoinsBothSides(t *testing.T) {
 			BeforeSentBytes: 250, BeforeExportNs: nanos(ms),
 			Stream: &buspb.Stream{Lane: "quic", Bytes: 1000, Units: 2, BusyNs: nanos(4 * ms), RttNs: 100_000}, Pages: 1, Snapshots: 1,
 			Components:   []*buspb.ComponentBytes{{Kind: 1, Bytes: 800}, {Kind: 3, Bytes: 200}, {Kind: 16, Bytes: 9}, {Kind: 999, Bytes: 9}},
-			PromptTokens: 2, ComputedTokens: 2, Mtp: &buspb.MTP{Reason: "not built"},
+			PromptTokens: 2, ComputedTokens: 2, SkippedTokens: 1, SkippedBytes: 70, Mtp: &buspb.MTP{Reason: "not built"},
 		})
 		attributed(b.add("d1", "decode"), &buspb.Attribution{
 			Role: "decode", NowNs: nanos(60 * ms), SlotNs: nanos(2 * ms), OpenedNs: nanos(3 * ms), CompleteNs: nanos(18 * ms), ReadyNs: nanos(19 * ms),
-			Import: &buspb.Work{Count: 2, BusyNs: nanos(3 * ms)}, PromptTokens: 2, Mtp: &buspb.MTP{Reason: "not built"},
+			Import: &buspb.Work{Count: 2, BusyNs: nanos(3 * ms)}, PromptTokens: 2, CachedTokens: 1, Mtp: &buspb.MTP{Reason: "not built"},
 		})
 	}, func(r *rig) {
 		r.chatText(r.post("/v1/chat/completions", chatBody))
@@ -90,11 +90,11 @@ func TestRecordJoinsBothSides(t *testing.T) {
 				Before: telemetry.Before{Sent: 250, Export: ms},
 				Stream: telemetry.Stream{Lane: "quic", Bytes: 1000, Units: 2, Busy: 4 * ms, RTT: ms / 10}, Pages: 1, Snapshots: 1,
 				Components: []telemetry.Component{{Name: "attention_kv", Bytes: 800}, {Name: "recurrent", Bytes: 200}},
-				Prompt:     2, Computed: 2,
+				Prompt:     2, Computed: 2, Skipped: 1, SkippedBytes: 70,
 			},
 			Destination: &telemetry.Part{
 				Worker: "d1", Incarnation: 1, Role: "decode", Reported: true, Slot: 2 * ms, Opened: 3 * ms, Complete: 18 * ms, Ready: 19 * ms,
-				Import: telemetry.Work{Count: 2, Busy: 3 * ms}, Stream: telemetry.Stream{Lane: "none"}, Prompt: 2,
+				Import: telemetry.Work{Count: 2, Busy: 3 * ms}, Stream: telemetry.Stream{Lane: "none"}, Prompt: 2, Cached: 1,
 			},
 			Gateway: h.Gateway, Summary: h.Summary, ID: h.ID,
 		}
@@ -117,6 +117,8 @@ func TestRecordJoinsBothSides(t *testing.T) {
 		r.metric(`tandem_handoffs_total{ending="handed-off",lane="quic",mode="disaggregated"} 1`)
 		r.metric(`tandem_slo_requests_total{result="outside",slo="tpot"} 1`)
 		r.metric(`tandem_goodput_requests_total 0`)
+		r.metric(`tandem_handoff_skipped_bytes_total 70`)
+		r.metric(`tandem_handoff_tokens_total{kind="cached",side="destination"} 1`)
 	})
 }
 
@@ -301,6 +303,7 @@ func TestHostileNumbers(t *testing.T) {
 		CompleteNs: math.MaxUint64, Compute: huge, Export: huge, Import: huge, Decode: huge, Verify: huge,
 		Stream: &buspb.Stream{Lane: "<script>", Bytes: math.MaxUint64, Units: math.MaxUint32, BusyNs: 1, RttNs: math.MaxUint64},
 		Mtp:    &buspb.MTP{Reason: strings.Repeat("é", 1000)}, BeforeSentBytes: math.MaxUint64, ComputedTokens: math.MaxUint64,
+		SkippedTokens: math.MaxUint32, SkippedBytes: math.MaxUint64,
 	}
 	for range 1000 {
 		m.Components = append(m.Components, &buspb.ComponentBytes{Kind: 1, Bytes: math.MaxUint64})

@@ -40,6 +40,9 @@ func (q *request) reserve(a *attempt) {
 		if a.policy == handoff.SourceFirst {
 			r.SourceEndpoint, r.SourceTicket = a.endpoint, a.ticket
 		}
+		if q.g.fleet.findsPrefixes(a.destination) { // nobody is told content without a use for it
+			r.Tokens = q.input(forced)
+		}
 		return &buspb.Command{Body: &buspb.Command_Reserve{Reserve: r}}
 	})
 }
@@ -75,13 +78,17 @@ func (q *request) run(a *attempt, act handoff.RequestAction) {
 // generation is the prompt with the forced tokens behind it, and how to go on.
 func (q *request) generation(forced int) *buspb.Generation {
 	p := q.params
-	tokens := make([]int32, 0, len(q.prompt)+forced)
-	tokens = append(append(tokens, q.prompt...), q.emitted[:forced]...)
 	return &buspb.Generation{
-		Tokens: tokens, ForcedTokens: uint32(forced), Sampling: p.GetSampling(), Stop: p.GetStop(),
+		Tokens: q.input(forced), ForcedTokens: uint32(forced), Sampling: p.GetSampling(), Stop: p.GetStop(),
 		MaxTokens: uint32(q.maxTokens), MinTokens: p.GetMinTokens(), IgnoreEos: p.GetIgnoreEos(),
 		Logprobs: p.GetLogprobs(), TopLogprobs: p.GetTopLogprobs(),
 	}
+}
+
+// input is the prompt with the forced tokens behind it. The caller may keep it.
+func (q *request) input(forced int) []int32 {
+	tokens := make([]int32, 0, len(q.prompt)+forced)
+	return append(append(tokens, q.prompt...), q.emitted[:forced]...)
 }
 
 // cancel sends a cancel until it is answered or the worker is gone.

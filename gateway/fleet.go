@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -342,6 +343,14 @@ func (f *fleet) role(t route.Target) string {
 		return w.GetRole()
 	}
 	return ""
+}
+
+// findsPrefixes reports whether a worker looks for tokens of a reservation in a prefix cache.
+func (f *fleet) findsPrefixes(t route.Target) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w := f.registry.Worker(t.Worker)
+	return w != nil && w.GetIncarnation() == t.Incarnation && slices.Contains(w.GetCapabilities(), bus.CapPrefix)
 }
 
 func (f *fleet) live(t route.Target) bool {

@@ -46,6 +46,7 @@ type worker struct {
 	keeps bool // stays pinned when its stream breaks, for a rebind
 	older bool // lacks the capability to hand over
 	drain bool // takes nothing new
+	finds bool // looks for the tokens of reservations in a prefix cache
 
 	mu          sync.Mutex
 	incarnation uint64
@@ -100,8 +101,11 @@ func (w *worker) registration() *buspb.Registration {
 	w.seq[""]++
 	id := testIdentity()
 	capabilities := []string{bus.CapHandoff, "future/9"}
-	if w.older {
+	switch {
+	case w.older:
 		capabilities = nil
+	case w.finds:
+		capabilities = append(capabilities, bus.CapPrefix)
 	}
 	return &buspb.Registration{
 		Worker: w.name, Incarnation: w.incarnation, Seq: w.seq[""], Role: w.role, Version: "test",

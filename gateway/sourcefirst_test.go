@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -48,6 +49,9 @@ func pulls(r *rig, answer func(d *worker, id string, n int) time.Duration) *[]*b
 					r.t.Errorf("%d tokens are reserved, %d of them forced; the source has %d and %d",
 						c.Reserve.GetPromptTokens(), c.Reserve.GetForcedTokens(), len(gen.GetTokens()), gen.GetForcedTokens())
 				}
+				if want := gen.GetTokens(); w.finds && !slices.Equal(c.Reserve.GetTokens(), want) || !w.finds && c.Reserve.Tokens != nil {
+					r.t.Errorf("reserved with %d tokens, prefilled with %d", len(c.Reserve.GetTokens()), len(want))
+				}
 				wait := answer(w, id, len(reserves))
 				if wait < 0 {
 					return accepted, true
@@ -68,7 +72,13 @@ func pulls(r *rig, answer func(d *worker, id string, n int) time.Duration) *[]*b
 // TestSourceFirstRefused: another destination gets what the source holds, with the client's tokens
 // forced and a ticket of its own.
 func TestSourceFirstRefused(t *testing.T) {
-	inBubble(t, twoPairs, func(r *rig) {
+	finding := func(cfg *Config, b *scripted) {
+		twoPairs(cfg, b)
+		for _, w := range b.all() {
+			w.finds = true
+		}
+	}
+	inBubble(t, finding, func(r *rig) {
 		var first string
 		reserves := pulls(r, func(d *worker, id string, n int) time.Duration {
 			if n > 1 {

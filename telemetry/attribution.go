@@ -10,7 +10,7 @@ import (
 type attribution struct {
 	slo                                       SLO
 	handoffs, verdicts, good, goodTokens      *prometheus.CounterVec
-	moved, positions, spans, chosen           *prometheus.CounterVec
+	moved, positions, spans, chosen, skipped  *prometheus.CounterVec
 	targets                                   *prometheus.GaugeVec
 	stages, bytes, pages, overlap, rate, rtts *prometheus.HistogramVec
 }
@@ -26,6 +26,7 @@ func newAttribution(r registry) attribution {
 		rate:       r.histogram("tandem_handoff_bytes_per_second", "Bytes per second of one handoff while a unit was under way, by lane.", rateBuckets, "lane"),
 		rtts:       r.histogram("tandem_handoff_rtt_seconds", "Smoothed round trip between the two workers of one handoff, by lane.", stageBuckets, "lane"),
 		positions:  r.counter("tandem_handoff_tokens_total", "Tokens of attempts by side: prompt (handed over or computed there), of them cached, and computed by that worker's engine.", "side", "kind"),
+		skipped:    r.counter("tandem_handoff_skipped_bytes_total", "Bytes of pages that did not travel because the destination had them in its prefix cache."),
 		moved:      r.counter("tandem_handoff_mtp_total", "Handoffs by what became of multi-token-prediction state.", "mtp"),
 		verdicts:   r.counter("tandem_slo_requests_total", "Requests by objective (ttft, tpot) and whether they met it; failures did not, cancelled ones are not counted. Nothing is counted for an objective that is off.", "slo", "result"),
 		good:       r.counter("tandem_goodput_requests_total", "Requests answered to their end within every objective that is on."),
@@ -42,6 +43,7 @@ func newAttribution(r registry) attribution {
 	for _, s := range []SpanResult{SpansExported, SpansDropped, SpansFailed} {
 		a.spans.WithLabelValues(string(s))
 	}
+	a.skipped.WithLabelValues()
 	a.pages.WithLabelValues()
 	a.good.WithLabelValues()
 	a.goodTokens.WithLabelValues()
@@ -88,6 +90,7 @@ func (g *Gateway) Handoff(h *Handoff) {
 	}
 	g.counted(Destination, h.Mode, h.Destination)
 	g.moved.WithLabelValues(string(h.MTP)).Inc()
+	g.skipped.WithLabelValues().Add(float64(h.Source.SkippedBytes))
 	if h.Source.Stream.Units == 0 {
 		return
 	}

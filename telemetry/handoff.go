@@ -118,8 +118,11 @@ type Part struct {
 	Components []Component `json:"components,omitempty"`
 
 	Prompt   int `json:"prompt_tokens"`   // positions handed over or computed here
-	Cached   int `json:"cached_tokens"`   // of them, found in a prefix cache
+	Cached   int `json:"cached_tokens"`   // of them, found in this worker's prefix cache
 	Computed int `json:"computed_tokens"` // that this worker's engine consumed, prompt and answer
+	// Skipped tokens begin the prompt, and their pages did not travel, because the destination had them.
+	Skipped      int   `json:"skipped_tokens,omitempty"`
+	SkippedBytes int64 `json:"skipped_bytes,omitempty"` // of those pages
 }
 
 // Component is payload bytes of one component, by its name in package state.

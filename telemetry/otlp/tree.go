@@ -148,6 +148,7 @@ func transfer(a *node, h *telemetry.Handoff) {
 	t := &node{name: "transfer", attrs: []attribute.KeyValue{
 		text("tandem.lane", s.Stream.Lane), number("tandem.bytes", int(m.Bytes)), number("tandem.units", s.Stream.Units), number("tandem.pages", m.Pages),
 		nanos("tandem.wire_busy_ns", s.Stream.Busy), nanos("tandem.rtt_ns", m.RTT), attribute.Float64("tandem.bytes_per_second", m.Bandwidth),
+		number("tandem.tokens.skipped", s.Skipped), number("tandem.bytes.skipped", int(s.SkippedBytes)),
 		attribute.Float64("tandem.overlap.time", m.Overlap.Time), attribute.Float64("tandem.overlap.bytes", m.Overlap.Bytes),
 	}}
 	for _, c := range s.Components {

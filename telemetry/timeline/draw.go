@@ -82,6 +82,9 @@ func (d *drawing) head() {
 		return
 	}
 	d.line(target, "to   %s", d.party(h.Destination))
+	if n := h.Source.Skipped; n > 0 {
+		d.line(plain, "not sent: %s of %d tokens that the destination had", size(h.Source.SkippedBytes), n)
+	}
 	if h.Source.Stream.Units == 0 {
 		return
 	}
