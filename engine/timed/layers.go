@@ -141,7 +141,7 @@ func touched(n, k int) []float64 {
 	none, one := 1.0, float64(n-k)/float64(n)
 	part := []float64{0}
 	for none > 1e-6 {
-		none *= one
+		none = float64(none * one) // not fused with what follows
 		part = append(part, 1-none)
 	}
 	return append(part, 1)
