@@ -35,6 +35,7 @@ type memory struct {
 
 	byRef []*task // nil: none, or released
 	sides []side  // of the sequence that is open in each slot
+	lost  []bool  // slots that are empty in the engine, whatever the mirror has them hold
 	open  [2]int  // slots by side
 
 	changed bool // what is free, since the last announcement of it
@@ -58,7 +59,7 @@ const maxBlock = 64
 
 // newMemory divides an engine's cells and slots as the configuration says.
 func newMemory(cfg Config, info engine.Info) (*memory, error) {
-	m := &memory{block: min(maxBlock, cfg.PageTokens), slots: info.Slots - cfg.CachedSlots, sides: make([]side, info.Slots)}
+	m := &memory{block: min(maxBlock, cfg.PageTokens), slots: info.Slots - cfg.CachedSlots, sides: make([]side, info.Slots), lost: make([]bool, info.Slots)}
 	for cfg.PageTokens%m.block != 0 {
 		m.block--
 	}
@@ -265,7 +266,11 @@ func (w *Worker) noticed(t *task, n sched.Notice) {
 	case sched.NoteGranted:
 		w.openSequence(t, n)
 		w.later(func() {
-			if w.tasks[t.id] == t && t.dst.State() == handoff.DestinationReserving {
+			switch {
+			case w.tasks[t.id] != t || t.dst.State() != handoff.DestinationReserving:
+			case w.mem.gone(t):
+				w.failTask(t, buspb.Code_CODE_ENGINE, errLostPrefix)
+			default:
 				w.reserved(t)
 			}
 		})
@@ -296,7 +301,9 @@ func (w *Worker) openSequence(t *task, n sched.Notice) {
 		return // preempted since
 	}
 	slot, err := w.place(t, n)
-	if err != nil {
+	if errors.Is(err, errLostPrefix) {
+		m.lost[slot], n.Tokens = true, 0 // whoever comes to compute or to receive sees it
+	} else if err != nil {
 		w.broken(fmt.Errorf("opening a sequence: %w", err))
 		return
 	}
@@ -317,6 +324,9 @@ func (w *Worker) openSequence(t *task, n sched.Notice) {
 	w.hold(telemetry.HeldSequences, 1)
 }
 
+// gone reports whether the engine does not have what the scheduler thinks a task has.
+func (m *memory) gone(t *task) bool { return t.slot < 0 || m.lost[t.slot] }
+
 // closeSequence gives a slot back, if its sequence has no memory any more.
 func (w *Worker) closeSequence(seq kv.Seq) {
 	m := w.mem
@@ -328,6 +338,11 @@ func (w *Worker) closeSequence(seq kv.Seq) {
 	m.changed = true
 	w.hold(telemetry.HeldSequences, -1)
 	w.perform(m.mirror.Close(seq, m.ops[:0]))
+	if m.lost[slot] {
+		// It keeps in name what was cached of it, and of that nobody has more. Which
+		// blocks these are only the mirror knows, and it is rare.
+		w.evict(m.kv.Snapshot().Cached)
+	}
 }
 
 // perform executes what the mirror asks of the engine. An engine that cannot do it
@@ -343,6 +358,12 @@ func (w *Worker) perform(ops []mirror.Op) {
 }
 
 func (w *Worker) do(op mirror.Op) error {
+	if w.mem.lost[op.Slot] && op.Kind != mirror.Share {
+		if op.Kind != mirror.Empty {
+			return nil
+		}
+		w.mem.lost[op.Slot] = false
+	}
 	switch op.Kind {
 	case mirror.Share:
 		return w.eng.Keep(op.Slot, op.From, op.First, op.End)

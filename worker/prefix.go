@@ -22,6 +22,9 @@ import (
 // was kept too (snapshot.go). A model without pages has nothing else: it is given the
 // snapshot and no pages. That of a reservation always comes from its source.
 
+// errLostPrefix ends a request that was to begin where an engine failed meanwhile.
+var errLostPrefix = errors.New("worker: the engine lost the beginning of the prompt; send the request again")
+
 // newSecret makes what block names are derived from.
 func newSecret() []byte {
 	b := make([]byte, 32)
@@ -54,7 +57,8 @@ func (w *Worker) name(t *task) {
 
 // place gives a sequence one of the engine's slots, with the prefix that is cached of
 // it. Slots that only keep prefixes give way. The session of a reservation that begins
-// with a prefix stays open: the rest of its state is to come.
+// with a prefix stays open: the rest of its state is to come. errLostPrefix: the engine
+// lost the prefix; the slot is the sequence's all the same.
 func (w *Worker) place(t *task, n sched.Notice) (int32, error) {
 	m := w.mem
 	tokens, pages, reservation := int(n.Tokens), int(n.Tokens), n.Kind == sched.NoteGranted
@@ -73,10 +77,13 @@ func (w *Worker) place(t *task, n sched.Notice) (int32, error) {
 	}
 	m.ops = ops
 	var imp engine.Import
+	lost := false
 	for _, op := range ops { // in this order: later ones may empty slots that are shared from
 		switch {
 		case op.Kind != mirror.Share || op.Slot != slot:
 			err = w.do(op)
+		case m.lost[op.From]:
+			lost = true
 		case imp == nil:
 			if imp, err = w.eng.BeginImport(slot, tokens); err == nil {
 				err = imp.Share(op.From, op.First, op.End)
@@ -87,6 +94,14 @@ func (w *Worker) place(t *task, n sched.Notice) (int32, error) {
 		if err != nil {
 			return 0, fmt.Errorf("%v into slot %d: %w", op.Kind, op.Slot, err)
 		}
+	}
+	if lost {
+		if imp != nil {
+			if err := imp.Discard(); err != nil {
+				return 0, err
+			}
+		}
+		return slot, errLostPrefix
 	}
 	if reservation {
 		t.imp = imp

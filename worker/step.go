@@ -43,6 +43,10 @@ func (w *Worker) step() {
 // prefillStep computes one chunk.
 func (w *Worker) prefillStep(c sched.Chunk) {
 	t := w.mem.byRef[c.Ref]
+	if w.mem.gone(t) {
+		w.fail(t, errLostPrefix)
+		return
+	}
 	rows := w.rows[:0]
 	for pos := c.First; pos < c.End; pos++ {
 		rows = append(rows, engine.Row{Token: t.gen.history[pos], Pos: pos, Seq: t.slot, Output: c.Last && pos == c.End-1})
@@ -170,9 +174,13 @@ func (w *Worker) decode(rows []engine.Row) error {
 		err = w.eng.Decode(rows) // cells are there, if not always where the engine wants them
 	}
 	w.stepped(len(rows))
-	// Sequences that the engine lost may have been all there is of a cached prefix.
-	if errors.Is(err, engine.ErrFatal) || errors.Is(err, engine.ErrLost) && w.mem.secret != nil {
+	switch {
+	case errors.Is(err, engine.ErrFatal):
 		w.broken(err)
+	case errors.Is(err, engine.ErrLost):
+		for i := range rows {
+			w.mem.lost[rows[i].Seq] = true
+		}
 	}
 	return err
 }
