@@ -236,7 +236,11 @@ func TestResume(t *testing.T) {
 		if c.Index == 3 {
 			interrupt()
 		}
-		return queue(ctx, c)
+		r, err := queue(ctx, c)
+		if err == nil && r.Charts == nil {
+			t.Error("the run made no charts, so nothing is left out")
+		}
+		return r, err
 	}}
 	part, err := first.Do(ctx)
 	if !errors.Is(err, context.Canceled) || len(part.Cells) != 3 {
@@ -249,6 +253,15 @@ func TestResume(t *testing.T) {
 	}
 	if err := os.WriteFile(path, text[:len(text)-5], 0o644); err != nil {
 		t.Fatal(err)
+	}
+
+	whole, err := OpenStore(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole.Close()
+	if cut, _ := os.ReadFile(path); string(cut) != string(text[:bytes.LastIndexByte(text[:len(text)-1], '\n')+1]) || whole.Len() != 2 {
+		t.Errorf("of the file %d bytes are left, and %d runs", len(cut), whole.Len())
 	}
 
 	var runs atomic.Int64
@@ -273,6 +286,9 @@ func TestResume(t *testing.T) {
 	res, last := again("v1")
 	if runs.Load() != 4 || last.Runs != 4 || last.Reused != 2 || last.Done != 6 {
 		t.Errorf("%d runs, %+v, want 4 of 6", runs.Load(), last)
+	}
+	if strings.Contains(string(text)+jsonOf(t, res), `"charts"`) {
+		t.Error("data of charts is kept")
 	}
 	if diff := cmp.Diff(jsonOf(t, want), jsonOf(t, res)); diff != "" {
 		t.Error(diff)
