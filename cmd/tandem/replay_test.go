@@ -118,6 +118,47 @@ func TestReplaySweep(t *testing.T) {
 	}
 }
 
+// TestReplaySweepCompares: two fleets under generated requests whose rate is on an
+// axis; and what cannot be swept is a wrong command line.
+func TestReplaySweepCompares(t *testing.T) {
+	dir := t.TempDir()
+	html, svg, csv := filepath.Join(dir, "s.html"), filepath.Join(dir, "s.svg"), filepath.Join(dir, "s.csv")
+	args := []string{"replay", "sweep", "--config=" + replayExamples + "colocated.yaml"}
+	code, out, errs := tandem(t, append(args, "--with="+replayExamples+"disaggregated.yaml", "--workload=poisson rate=1 input=100 output=20 requests=50",
+		"--over=workload.rate=5,50", "--title=Two fleets", "--html="+html, "--svg="+svg, "--csv="+csv)...)
+	if code != exitOK || !strings.Contains(out, "disaggregated  50") {
+		t.Fatalf("exit %d: %s\n%s", code, errs, out)
+	}
+	for _, path := range []string{html, svg} {
+		raw, err := os.ReadFile(path)
+		for _, want := range []string{"Two fleets", "colocated", "disaggregated"} {
+			if err != nil || !bytes.Contains(raw, []byte(want)) {
+				t.Errorf("%s lacks %s, %v", path, want, err)
+			}
+		}
+	}
+	// Fifty requests come in about ten seconds, or in one.
+	lines, err := os.ReadFile(csv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rows := strings.Split(string(lines), "\n"); len(rows) != 6 || strings.Split(rows[1], ",")[3] == strings.Split(rows[2], ",")[3] {
+		t.Errorf("the rate makes no difference:\n%s", lines)
+	}
+	for _, c := range []struct{ arg, want string }{
+		{"--over=workload.rate", "PATH=VALUE"}, {"--trace=-", "name a file"}, {"--find=goodput", "workload.rate is on an axis"},
+		{"--over=workload.rate=1,2", "two axes"}, {"--with=/does/not/exist", "exist"}, {"--store=" + dir, "--store"},
+	} {
+		code, _, errs := tandem(t, append(args, "--over=workload.rate=5,50", c.arg)...)
+		if code != exitUsage || !strings.Contains(errs, c.want) {
+			t.Errorf("%s: exit %d, %s", c.arg, code, errs)
+		}
+	}
+	if code, out, _ := tandem(t, append(args, "--over=workload.rte=5")...); code != exitFailure || !strings.Contains(out, "rte") {
+		t.Errorf("a field that does not exist: exit %d\n%s", code, out)
+	}
+}
+
 func TestReplayModels(t *testing.T) {
 	code, out, _ := tandem(t, "replay", "models")
 	for _, want := range []string{"llama-3.1-8b", "h100-sxm", "dynamo"} {

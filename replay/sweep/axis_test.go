@@ -78,6 +78,14 @@ func TestSet(t *testing.T) {
 	}
 }
 
+func TestGet(t *testing.T) {
+	for path, want := range map[string]string{"pools.decode.count": "1", "pools[0].name": "prefill", "workload.rate": "1", "workload": "", "pools[7].x": "", "pools.x.y": "", "workload.rate.x": "", "a..b": "", "none": ""} {
+		if got := Get(base(), path); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+}
+
 func TestShorten(t *testing.T) {
 	got := shorten([]string{"pools.prefill.count", "pools.decode.count", "links.default.gbps", "gbps"})
 	if diff := cmp.Diff([]string{"prefill.count", "decode.count", "default.gbps", "gbps"}, got); diff != "" {

@@ -113,6 +113,36 @@ func set(at any, path string, steps []step, value any) (any, error) {
 	return nil, &PathError{path, fmt.Sprintf("leads through a value (%v) that has no fields", at)}
 }
 
+// Get returns the value at a path as text, "" where there is none.
+func Get(doc any, path string) string {
+	steps, err := parsePath(path)
+	if err != nil {
+		return ""
+	}
+	for _, s := range steps {
+		switch node := doc.(type) {
+		case map[string]any:
+			doc = node[s.key]
+		case []any:
+			i := s.index
+			if s.key != "" {
+				i = named(node, s.key)
+			}
+			if i < 0 || i >= len(node) {
+				return ""
+			}
+			doc = node[i]
+		default:
+			return ""
+		}
+	}
+	switch doc.(type) {
+	case nil, map[string]any, []any:
+		return ""
+	}
+	return fmt.Sprint(doc)
+}
+
 // named returns the index of the item with that name, -1 if there is none.
 func named(list []any, name string) int {
 	for i, item := range list {

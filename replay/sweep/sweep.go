@@ -52,8 +52,8 @@ type Sweep struct {
 	Axes []Axis // none: one cell for each configuration
 	Find *Find  // search each cell for its goodput, or nil: one run a cell
 
-	// Load is the path of the field that says how much load there is, when it is on
-	// an axis: results are drawn over it. A search sets its own.
+	// Load is the path of the field that says how much load there is: if it is on
+	// an axis, results are drawn over it. A search has its own.
 	Load string
 
 	// Inputs names everything else that results depend on: the version of the
@@ -122,9 +122,12 @@ func (s *Sweep) Do(ctx context.Context) (*Results, error) {
 			return nil, err
 		}
 	}
-	res := &Results{Schema: Schema, Axes: axes, Find: s.Find, Load: s.Load, Cells: make([]CellResult, n)}
-	if s.Find != nil {
+	res := &Results{Schema: Schema, Axes: axes, Find: s.Find, Cells: make([]CellResult, n)}
+	switch {
+	case s.Find != nil:
 		res.Load = s.Find.Path
+	case slices.Contains(res.paths(), s.Load):
+		res.Load = s.Load
 	}
 	w := &work{sweep: s, progress: Progress{Cells: n}, start: time.Now()}
 	ctx, stop := context.WithCancelCause(ctx)
