@@ -113,6 +113,7 @@ type pool struct {
 	block    int   // tokens
 	blocks   int   // of a worker
 	perToken int64 // bytes of state
+	state    timed.Geometry
 	cache    bool
 	names    int // index of request.keys, by size of blocks
 }

@@ -16,7 +16,7 @@ func (h *host) run(w *worker) {
 	if w.stepping || w.stretch > 0 || w.sched.Idle() {
 		return
 	}
-	if !h.opt.StepByStep && len(w.joined) == 0 && w.lastDecode == h.now {
+	if !h.opt.StepByStep && len(w.joined) == 0 && w.lastDecode == h.now && w.pool.cost.stretches() {
 		if n := w.sched.Steady(maxStretch); n > 1 {
 			l := w.sched.Load()
 			if took := w.pool.cost.stretch(l.Decoding, l.Context, n); took < timed.Never-h.now {

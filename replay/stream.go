@@ -56,7 +56,7 @@ func wholeBlocks(tokens, prompt, block int) int {
 }
 
 func (h *host) snapshot(a *attempt, tokens int) int64 {
-	return h.workers[a.worker[handoff.RoleDestination]].pool.cost.model.Geometry().Snapshot(int64(tokens))
+	return h.workers[a.worker[handoff.RoleDestination]].pool.state.Snapshot(int64(tokens))
 }
 
 // openStream dials the destination; source-first it only offers.
@@ -219,8 +219,9 @@ func (h *host) transfers() {
 		h.send(arrived+h.wire(a), event{kind: evSent, side: handoff.RoleSource, subject: n})
 		// Pages are imported as they arrive: of a transfer that the engine keeps up with
 		// only the last one, and the snapshot, is left to import.
-		m := h.workers[a.worker[handoff.RoleDestination]].pool.cost.model
-		page := min(a.m.bytes, pageTokens*m.Geometry().PerToken()+h.snapshot(a, pageTokens))
+		d := h.workers[a.worker[handoff.RoleDestination]].pool
+		m := d.cost.model
+		page := min(a.m.bytes, pageTokens*d.perToken+h.snapshot(a, pageTokens))
 		a.m.imports = m.Import(a.m.bytes)
 		at := max(arrived+m.Import(page), a.m.wireFirst+h.wire(a)+a.m.imports)
 		convert := timed.Of(a.link.Convert)

@@ -112,10 +112,10 @@ func (h *host) nic(c *fleet.Pool) float64 {
 
 // build derives a pool's costs and the size of its memory.
 func (p *pool) build(c *fleet.Pool) {
-	m := c.Model()
-	p.cfg, p.cost = c, newCost(m)
+	p.cfg, p.cost = c, newCost(c)
+	p.state = p.cost.geometry()
 	p.block, p.cache = c.Memory.BlockTokens, c.Memory.Caches()
-	p.perToken = m.Geometry().PerToken()
+	p.perToken = p.state.PerToken()
 	p.blocks = c.BlocksEach()
 }
 

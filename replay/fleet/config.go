@@ -75,6 +75,7 @@ type Pool struct {
 	// or else File names a file of it (tandem profile writes one).
 	Timing   timed.Spec `yaml:",inline"`
 	File     string     `yaml:"timing,omitempty"`
+	Split    *Split     `yaml:"split,omitempty"`
 	Memory   Memory     `yaml:"memory,omitempty"`
 	Schedule Schedule   `yaml:"schedule,omitempty"`
 
@@ -85,8 +86,23 @@ type Pool struct {
 	// parallel ways, 1 without any.
 	Accelerators int `yaml:"accelerators,omitempty"`
 
-	model  *timed.Model
-	blocks int
+	model, second *timed.Model
+	blocks        int
+}
+
+// Split gives a part of the model's layers to a second box: every step passes
+// through both, one after the other, and its activations travel between them.
+type Split struct {
+	// Share is the part of the layers that the second box has.
+	Share float64 `yaml:"share"`
+	// Hardware of the second box; default: that of the first.
+	Hardware string `yaml:"hardware,omitempty"`
+	// Gbps and RTT of the way between the boxes; default 100 and 0.
+	Gbps float64       `yaml:"gbps,omitempty"`
+	RTT  time.Duration `yaml:"rtt,omitempty"`
+	// ActivationBytes travel for each token of a step; default: two bytes for each
+	// element of the model's width.
+	ActivationBytes int `yaml:"activation_bytes,omitempty"`
 }
 
 // Kind is a shape of memory.

@@ -14,6 +14,9 @@ const maxBlocks = 1 << 24
 // Model is how long the pool's steps take. It is nil before Parse.
 func (p *Pool) Model() *timed.Model { return p.model }
 
+// SecondModel is how long the steps of a layer split's second box take, nil without.
+func (p *Pool) SecondModel() *timed.Model { return p.second }
+
 // BlocksEach is the number of blocks of each worker.
 func (p *Pool) BlocksEach() int { return p.blocks }
 
@@ -22,14 +25,20 @@ func (p *Pool) Ways() int { return max(1, p.Timing.TP) }
 
 // Devices is the number of accelerators of a worker.
 func (p *Pool) Devices() int {
-	if p.Accelerators > 0 {
+	switch {
+	case p.Accelerators > 0:
 		return p.Accelerators
+	case p.Split != nil:
+		return 2 * p.Ways()
 	}
 	return p.Ways()
 }
 
 // time makes the pool's cost model.
 func (p *Pool) time(files Files) (err error) {
+	if p.Split != nil {
+		return p.split()
+	}
 	if p.File == "" {
 		p.model, err = p.Timing.Build()
 		return err
@@ -49,18 +58,23 @@ func (p *Pool) time(files Files) (err error) {
 
 // size decides how many blocks a worker has.
 func (p *Pool) size() error {
-	m, g := &p.Memory, p.model.Geometry()
+	m, per := &p.Memory, p.model.Geometry().PerToken()
+	if p.second != nil {
+		per += p.second.Geometry().PerToken()
+	}
 	p.blocks = m.Blocks
 	switch {
 	case m.Blocks > 0:
 	case m.GB > 0:
-		per := g.PerToken() * int64(m.BlockTokens)
-		if per == 0 {
+		if per *= int64(m.BlockTokens); per == 0 {
 			return errors.New("memory.gb needs a model with attention state; give memory.blocks")
 		}
 		p.blocks = int(min(m.GB*1e9/float64(per), maxBlocks+1))
 	default:
 		tokens := p.model.Capacity(m.Fraction)
+		if p.second != nil {
+			tokens = min(tokens, p.second.Capacity(m.Fraction))
+		}
 		if tokens < 0 {
 			return errors.New("memory: the timing does not know the hardware's memory; give memory.blocks or memory.gb")
 		}
@@ -68,6 +82,52 @@ func (p *Pool) size() error {
 	}
 	if p.blocks < 2 || p.blocks > maxBlocks {
 		return fmt.Errorf("memory: a worker has %d blocks of %d tokens, want 2 to %d: weights may not leave room; see memory, tp and weight_bits", p.blocks, m.BlockTokens, maxBlocks)
+	}
+	return nil
+}
+
+// split makes the cost models of the two boxes of a layer split.
+func (p *Pool) split() (err error) {
+	s, t := p.Split, p.Timing
+	or(&s.Gbps, 100)
+	if p.File != "" || t.Model == "" && t.ModelSpec == nil || t.Hardware == "" && t.HardwareSpec == nil {
+		return errors.New("split needs a model on hardware")
+	}
+	spec := t.ModelSpec
+	if spec == nil {
+		if spec, err = timed.FindModel(t.Model); err != nil {
+			return err
+		}
+	}
+	or(&s.ActivationBytes, 2*spec.Hidden)
+	if !(s.Share > 0 && s.Share < 1) || !(s.Gbps > 0) || s.RTT < 0 || s.ActivationBytes < 0 {
+		return errors.New("split: share is between 0 and 1, gbps above 0, rtt and activation_bytes not negative")
+	}
+	first, second := *spec, *spec
+	first.Blocks, second.Blocks = nil, nil
+	for _, b := range spec.Blocks {
+		n := int(float64(b.Count)*s.Share + 0.5)
+		if head := b.Count - n; head > 0 {
+			x := b
+			x.Count = head
+			first.Blocks = append(first.Blocks, x)
+		}
+		if n > 0 {
+			b.Count = n
+			second.Blocks = append(second.Blocks, b)
+		}
+	}
+	first.Vocab, first.MTP = 1, nil // logits are the second box's
+	t.Model, t.ModelSpec = "", &first
+	if p.model, err = t.Build(); err != nil {
+		return fmt.Errorf("split: first box: %w", err)
+	}
+	if s.Hardware != "" {
+		t.Hardware, t.HardwareSpec = s.Hardware, nil
+	}
+	t.ModelSpec = &second
+	if p.second, err = t.Build(); err != nil {
+		return fmt.Errorf("split: second box: %w", err)
 	}
 	return nil
 }
