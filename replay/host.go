@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem/engine/timed"
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/internal/splitmix"
 	"github.com/tandem-llm/tandem/kv"
 	"github.com/tandem-llm/tandem/replay/agenda"
 	"github.com/tandem-llm/tandem/replay/fleet"
@@ -248,14 +249,7 @@ func (h *host) finish() (*report.Result, error) {
 // random is the next number of the run's own sequence (splitmix64).
 func (h *host) random() uint64 {
 	h.drawn++
-	return mix(h.entropy + h.drawn*0x9e3779b97f4a7c15)
-}
-
-// mix is the finalizer of splitmix64.
-func mix(z uint64) uint64 {
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
+	return splitmix.Mix(h.entropy + h.drawn*splitmix.Step)
 }
 
 // mint makes a handoff id.

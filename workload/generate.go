@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/tandem-llm/tandem/engine/timed"
+	"github.com/tandem-llm/tandem/internal/splitmix"
 )
 
 // ErrTooLong says that a generator's arrivals leave what virtual time holds.
@@ -138,15 +139,8 @@ func seedPCG(p *rand.PCG, seed, number, what uint64) {
 	p.Seed(mix(high^low), low)
 }
 
-// mix is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable
-// Pseudorandom Number Generators, 2014) after its increment: a bijection that
-// spreads each bit.
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
+// mix is a bijection that spreads each bit, of 0 too.
+func mix(x uint64) uint64 { return splitmix.Mix(x + splitmix.Step) }
 
 // Peek returns the next request's arrival, like Source.
 func (g *Generator) Peek() (timed.Time, bool, error) {

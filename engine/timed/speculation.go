@@ -1,6 +1,10 @@
 package timed
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/tandem-llm/tandem/internal/splitmix"
+)
 
 // The kinds of speculation.
 const (
@@ -73,10 +77,10 @@ func (s *Speculation) Expected() float64 {
 // drafted + 1. It is a pure function of its arguments: the same request has the
 // same sequence of draws whatever else happens, also after a retry.
 func (s *Speculation) Draw(seed, request, step uint64) (drafted, tokens int) {
-	x := mix(mix(mix(seed)^request) ^ step)
+	x := splitmix.Mix(splitmix.Mix(splitmix.Mix(seed)^request) ^ step)
 	next := func(p float64) bool {
-		x += 0x9e3779b97f4a7c15
-		return float64(mix(x)>>11)*0x1p-53 < p
+		x += splitmix.Step
+		return float64(splitmix.Mix(x)>>11)*0x1p-53 < p
 	}
 	if s.Kind == Suffix && !next(s.hit()) {
 		return 0, 1
@@ -86,12 +90,4 @@ func (s *Speculation) Draw(seed, request, step uint64) (drafted, tokens int) {
 		tokens++
 	}
 	return s.Draft, tokens
-}
-
-// mix is the finalizer of splitmix64 (Steele, Lea, Flood: Fast splittable
-// pseudorandom number generators, 2014).
-func mix(z uint64) uint64 {
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
 }

@@ -27,14 +27,14 @@ var layers = []row{
 	{"engine/llama/internal/preflight", nil, "looks for libffi before anything that needs it is initialized, so it may depend on next to nothing"},
 	{"engine/llama", []string{"engine", "engine/llama/blob", "engine/llama/internal/preflight", "model", "state"}, "one engine; scheduling, transport and policy are its host's"},
 	{"engine/llama/blob", []string{"state"}, "parses llama.cpp's state as bytes, so that it can be fuzzed without llama.cpp"},
-	{"engine/timed", []string{"engine", "state"}, "an engine like the other, without llama.cpp"},
-	{"workload", []string{"engine/timed"}, "what arrives and when; who serves it is replay's, and files are opened by the command"},
+	{"engine/timed", []string{"engine", "internal/splitmix", "state"}, "an engine like the other, without llama.cpp"},
+	{"workload", []string{"engine/timed", "internal/splitmix"}, "what arrives and when; who serves it is replay's, and files are opened by the command"},
 	{"engine/...", []string{"engine", "state"}, "what serves all engines knows none"},
 	{"kv/kvtest", []string{"core"}, "a suite for managers of kv to run"},
 
 	{"gguf", nil, "reads hostile files; the less it can reach the better"},
 	{"model", []string{"gguf", "state"}, "says what a model keeps, from its file alone"},
-	{"model/tiny", []string{"gguf"}, "writes files; what they mean is model's"},
+	{"model/tiny", []string{"gguf", "internal/splitmix"}, "writes files; what they mean is model's"},
 	{"model/wide", []string{"gguf"}, "writes files, like model/tiny"},
 	{"chat", nil, "a template and messages in, a prompt out"},
 
@@ -64,13 +64,14 @@ var layers = []row{
 
 	{"replay/agenda", []string{"engine/timed"}, "orders times, whatever they are of"},
 	{"replay/fleet", []string{"engine/timed", "handoff", "route", "workload"}, "what a fleet is; what happens on it is the host's"},
-	{"replay", []string{"core", "engine/timed", "replay/agenda", "replay/fleet", "replay/link", "replay/report", "telemetry", "workload"}, "hosts the core on a virtual clock: no engine, no socket, no file"},
+	{"replay", []string{"core", "engine/timed", "internal/splitmix", "replay/agenda", "replay/fleet", "replay/link", "replay/report", "telemetry", "workload"}, "hosts the core on a virtual clock: no engine, no socket, no file"},
 	{"replay/link", []string{"engine/timed", "replay/agenda"}, "bytes and rates; what travels is the host's"},
 	{"replay/page", nil, "knows what a chart looks like, not what is drawn"},
 	{"replay/report", []string{"engine/timed", "handoff", "kv", "replay/page"}, "says what came out of a run; what ran is the host's"},
 	{"replay/sweep", []string{"engine/timed", "replay/page", "replay/report"}, "runs whatever function it is given, so it knows neither fleets nor hosts"},
 
 	{"cmd/tandem", []string{"api/openai", "bench", "bench/lane", "bench/move", "bench/serve", "bench/soak", "bus", "chat", "core", "engine", "engine/install", "engine/llama", "engine/timed", "gateway", "gguf", "mesh", "model", "model/tiny", "model/wide", "pair", "profile", "replay", "replay/fleet", "replay/report", "replay/sweep", "supervise", "telemetry", "telemetry/otlp", "telemetry/timeline", "verify", "wire", "worker", "workload"}, "flags and wiring: the one place where hosts, engines and adapters meet"},
+	{"internal/splitmix", nil, "one function of numbers"},
 	{"internal/archtest", nil, "tests only"},
 	{"internal/e2e", nil, "tests only; what they import is not limited"},
 }

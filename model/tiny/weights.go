@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/tandem-llm/tandem/gguf"
+	"github.com/tandem-llm/tandem/internal/splitmix"
 )
 
 // builder writes one model. Each tensor draws from a random stream of its own,
@@ -32,11 +33,8 @@ func (b *builder) stream(name string) *stream {
 }
 
 func (s *stream) next() uint64 {
-	*s += 0x9e3779b97f4a7c15
-	z := uint64(*s)
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
+	*s += splitmix.Step
+	return splitmix.Mix(uint64(*s))
 }
 
 // normal returns a number of mean 0 and variance 1 whose distribution is close
