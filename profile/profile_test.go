@@ -214,6 +214,25 @@ func TestProfileFindsTheCoefficientsOfAnEngine(t *testing.T) {
 	}
 }
 
+func TestFirstRunDoesNotCount(t *testing.T) {
+	cold := 20.0
+	s := newScripted(func() float64 { return cold })
+	r, err := s.run(t, Config{Runs: 1, Say: func(line string) {
+		switch {
+		case strings.Contains(line, ": run 0 of 1"):
+			cold = 1
+		case strings.Contains(line, ": run 1 of 1"):
+			cold = 20
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "a token", r.Timing.Fitted.TokenMS, s.law.TokenMS, 1e-3)
+	near(t, "a sequence", r.Timing.Fitted.Decode[0].SequenceMS, s.law.Decode[0].SequenceMS, 1e-3)
+	near(t, "an import", r.Timing.Moves.ImportBytesPerSecond, 1e9, 1e-3)
+}
+
 func TestTableKeepsWhatNoLawDescribes(t *testing.T) {
 	// Chunks of 8 are ten times slower than the law of all others says.
 	s := newScripted(exactly)

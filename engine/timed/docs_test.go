@@ -58,3 +58,40 @@ func catalogue(w *strings.Builder) {
 		fmt.Fprintf(w, "| `%s` | %s |\n", p.Name, p.Source)
 	}
 }
+
+// TestDocumentedFilesLoad: what docs/timing.md shows can be copied.
+func TestDocumentedFilesLoad(t *testing.T) {
+	raw, err := os.ReadFile(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded := 0
+	for _, block := range strings.Split(string(raw), "\n\n") {
+		file, kind := strings.ReplaceAll(strings.TrimPrefix(block, "    "), "\n    ", "\n"), ""
+		switch {
+		case !strings.HasPrefix(block, "    "):
+			continue
+		case strings.HasPrefix(file, "timing: "):
+			file, kind = strings.TrimPrefix(file, "timing: "), "timing"
+		case strings.HasPrefix(file, "fitted:"), strings.HasPrefix(file, "table:"):
+			kind = "file"
+		case strings.HasPrefix(file, "speculation:"):
+			for line := range strings.Lines(file) {
+				if _, err := Load(strings.NewReader("model: deepseek-v3\nhardware: h200-sxm\n" + line)); err != nil {
+					t.Errorf("%s: %v", line, err)
+				}
+				loaded++
+			}
+		}
+		if kind == "" {
+			continue
+		}
+		if _, err := Load(strings.NewReader(file)); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		loaded++
+	}
+	if loaded != 5 {
+		t.Errorf("%d files were found, want 5", loaded)
+	}
+}

@@ -125,7 +125,7 @@ type Options struct {
 	Common `yaml:",inline"`
 	// TP is the number of tensor-parallel ways; 0 means 1.
 	TP int `yaml:"tp,omitempty" json:"tp,omitempty"`
-	// WeightBits is bits per weight (4.85 for llama.cpp's Q4_K_M), KVBits per
+	// WeightBits is bits per weight (4.82 for llama.cpp's Q4_K_M), KVBits per
 	// element of attention state (8.5 for q8_0); 0 means 16. RecurrentBits and
 	// ConvBits are the same for recurrent and convolution state; 0 means 32 and 16.
 	WeightBits    float64 `yaml:"weight_bits,omitempty" json:"weight_bits,omitempty"`
