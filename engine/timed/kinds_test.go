@@ -84,6 +84,7 @@ func TestTableInterpolates(t *testing.T) {
 		// Two chunks of 128: as many tokens as one of 256, that see 64 fewer each.
 		{"two chunks", Batch{Chunks: []Chunk{{New: 128, Past: 564}, {New: 128, Past: 564}}}, 60 * ms},
 		{"mixed", Batch{Decodes: 1, Context: 100, Chunks: []Chunk{{New: 64}}}, 10 * ms}, // 5 of either are shared
+		{"mixed and longer", Batch{Decodes: 1, Context: 2100, Chunks: []Chunk{{New: 256}}}, 44 * ms},
 	} {
 		got := m.Step(&c.b)
 		if off := got - c.want; off > 100*Nanosecond || off < -100*Nanosecond {
