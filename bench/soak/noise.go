@@ -35,7 +35,9 @@ type Noise struct {
 // slots, each of so many tokens.
 type noiseSize struct{ rounds, steps int }
 
-var usualSize = noiseSize{rounds: 3, steps: 80}
+// noiseFor is the size for a soak of so many requests: a short one needs no longer
+// measurement than what it measures.
+func noiseFor(requests int) noiseSize { return noiseSize{rounds: min(3, 1+requests/200), steps: 80} }
 
 // noiseAnew is the number of steps in which one sequence is computed anew.
 const noiseAnew = 8

@@ -164,7 +164,7 @@ func (r *run) measure(ctx context.Context) (eng, crowd engine.Engine, err error)
 	}
 	r.gen = NewGenerator(r.cfg.Seed, shape)
 	r.cfg.Say("measuring the noise of batching")
-	r.report.Noise, err = measureNoise(ctx, eng, crowd, r.cfg.Page, r.gen, usualSize)
+	r.report.Noise, err = measureNoise(ctx, eng, crowd, r.cfg.Page, r.gen, noiseFor(r.cfg.Requests))
 	return eng, crowd, err
 }
 

@@ -40,6 +40,7 @@ type benchSoakCmd struct {
 	Model       string `help:"GGUF file; default: the small hybrid model that 'up' serves without one." placeholder:"FILE" type:"existingfile"`
 	Prefill     int    `default:"2" help:"Number of prefill workers."`
 	Decode      int    `default:"2" help:"Number of decode workers."`
+	Colocated   int    `default:"0" help:"Number of workers in role both."`
 	Slots       int    `default:"4" help:"Sequences a worker holds at once."`
 	Context     int    `default:"2048" help:"Most tokens of one sequence, prompt and answer."`
 	Cells       int    `default:"0" help:"Attention cells all sequences of a worker share; 0: slots times context."`
@@ -54,7 +55,7 @@ func (c *benchSoakCmd) Run(a *app) error {
 	if err := errors.Join(
 		between("requests", c.Requests, 1, most), between("concurrency", c.Concurrency, 1, 4096), between("kill-every", c.KillEvery, 0, most),
 		between("compare", c.Compare, 1, most), between("alone", c.Alone, 0, most), between("most-errors", c.MostErrors, 0, 1),
-		between("patience", c.Patience, time.Second, mostTime), between("prefill", c.Prefill, 1, 32), between("decode", c.Decode, 1, 32),
+		between("patience", c.Patience, time.Second, mostTime), between("prefill", c.Prefill, 0, 64), between("decode", c.Decode, 0, 64), between("colocated", c.Colocated, 0, 64),
 		between("context", c.Context, 64, most), between("threads", c.Threads, 1, 1024),
 	); err != nil {
 		return err
@@ -117,7 +118,7 @@ func (c *benchSoakCmd) settings() []bench.Setting {
 	set := func(name string, v any) bench.Setting { return bench.Setting{Name: name, Value: fmt.Sprint(v)} }
 	return []bench.Setting{
 		set("requests", c.Requests), set("concurrency", c.Concurrency), set("seed", c.Seed), set("kill every", c.KillEvery),
-		set("model", (&serveFlags{Model: c.Model}).modelName()), set("prefill workers", c.Prefill), set("decode workers", c.Decode),
+		set("model", (&serveFlags{Model: c.Model}).modelName()), set("prefill workers", c.Prefill), set("decode workers", c.Decode), set("workers in role both", c.Colocated),
 		set("slots", c.Slots), set("context", c.Context), set("page tokens", c.PageTokens), set("prefix cache", c.PrefixCache),
 		set("threads", c.Threads), set("kv type", c.KVType), set("lane", c.Lane),
 	}
@@ -132,7 +133,7 @@ func (c *benchSoakCmd) up() (*upCmd, error) {
 	}
 	_, err = parser.Parse([]string{
 		"--listen=127.0.0.1:0", "--mode=disaggregated", "--model=" + c.Model, "--model-name=soak",
-		"--prefill=" + strconv.Itoa(c.Prefill), "--decode=" + strconv.Itoa(c.Decode), "--lane=" + c.Lane,
+		"--prefill=" + strconv.Itoa(c.Prefill), "--decode=" + strconv.Itoa(c.Decode), "--lane=" + c.Lane, "--colocated=" + strconv.Itoa(c.Colocated),
 		"--slots=" + strconv.Itoa(c.Slots), "--context=" + strconv.Itoa(c.Context), "--cells=" + strconv.Itoa(c.Cells),
 		"--page-tokens=" + strconv.Itoa(c.PageTokens), "--threads=" + strconv.Itoa(c.Threads), "--kv-type=" + c.KVType,
 		"--prefix-cache=" + strconv.FormatBool(c.PrefixCache), "--verbose=" + strconv.FormatBool(c.Verbose),
