@@ -30,8 +30,11 @@ func (c *Chart) SVG(w io.Writer) error {
 	}
 	x, y := c.extent()
 	rows := c.legend()
-	top := svgTop + float64(len(rows)-1)*svgLegendRow
-	height := float64(svgHeight) + float64(len(rows)-1)*svgLegendRow
+	more := float64(len(rows)-1) * svgLegendRow
+	if c.Note != "" {
+		more += svgLegendRow
+	}
+	top, height := svgTop+more, svgHeight+more
 	bottom := height - svgBottom
 	px := func(v float64) float64 { return svgLeft + (svgWidth-svgLeft-svgRight)*(v-x[0])/(x[1]-x[0]) }
 	py := func(v float64) float64 { return bottom - (bottom-top)*(v-y[0])/(y[1]-y[0]) }
@@ -45,6 +48,11 @@ func (c *Chart) SVG(w io.Writer) error {
 	f(`<style>text{font:14px system-ui,"Segoe UI",Helvetica,Arial,sans-serif;fill:#3c444d}.t{font-size:17px;font-weight:600;fill:#14181d}.l{fill:#14181d}</style>`)
 	f(`<rect x="0.5" y="0.5" width="%d" height="%s" rx="10" fill="#ffffff" stroke="#c9d0d8"/>`, svgWidth-1, px2(height-1))
 	text(20, 30, "start", "t", c.Title)
+	base := 52.0
+	if c.Note != "" {
+		text(20, base, "start", "n", c.Note)
+		base += svgLegendRow
+	}
 
 	for _, v := range roundNumbers(y[0], y[1], 6) {
 		f(`<path d="M%d %sH%d" stroke="#e3e7ec"/>`, svgLeft, px2(py(v)), svgWidth-svgRight)
@@ -70,13 +78,14 @@ func (c *Chart) SVG(w io.Writer) error {
 		f(`<path d="M%d %sH%d" stroke="#14181d" stroke-dasharray="6 4"/>`, svgLeft, px2(py(m.At)), svgWidth-svgRight)
 		text(svgWidth-svgRight-4, py(m.At)-6, "end", "l", m.Label)
 	}
-	for r, row := range rows {
-		at, base := 20.0, 52+float64(r)*svgLegendRow
+	for _, row := range rows {
+		at := 20.0
 		for _, i := range row {
 			f(`<path d="M%s %sh24" %s/>`, px2(at), px2(base-5), c.stroke(i))
 			text(at+31, base, "start", "l", c.Series[i].Name)
 			at += legendWidth(c.Series[i].Name)
 		}
+		base += svgLegendRow
 	}
 	f(`</svg>`)
 	_, err := w.Write(b.Bytes())
@@ -207,8 +216,8 @@ func label(v float64, unit Unit) string {
 	switch unit {
 	case Share:
 		return digits(100*v) + "%"
-	case Number:
-		return digits(v)
+	case Number, PerSecond:
+		return digits(v) + string(unit)
 	}
-	return digits(v) + " " + strings.TrimPrefix(string(unit), " ")
+	return digits(v) + " " + string(unit)
 }

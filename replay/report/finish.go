@@ -33,6 +33,7 @@ func (r *Recorder) Finish(at timed.Time) (*Result, error) {
 		Requests: r.requests, Cache: r.cache, Handoffs: r.handoffs.result(),
 		Goodput: r.goodput(period),
 		Throughput: Throughput{
+			Offered:      per(max(r.requests.Measured-1, 0), r.newest-r.first),
 			Requests:     per(r.requests.Completed, period),
 			InputTokens:  per(r.requests.InputTokens, period),
 			OutputTokens: per(r.requests.OutputTokens, period),

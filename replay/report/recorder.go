@@ -85,6 +85,7 @@ type Recorder struct {
 	cache    Cache
 	good     goodRequests
 	first    timed.Time // arrival of measured requests, the earliest
+	newest   timed.Time // the latest
 	last     timed.Time // their end, the latest
 
 	ttft, ttst, tpot, e2e dist
@@ -190,6 +191,7 @@ func (r *Recorder) measure(q *Request, done bool) (good bool) {
 	if n.Measured == 0 || q.Arrival < r.first {
 		r.first = q.Arrival
 	}
+	r.newest = max(r.newest, q.Arrival)
 	r.last = max(r.last, q.End)
 	n.Measured++
 	switch q.Status {

@@ -86,7 +86,8 @@ type Latency struct {
 
 // Throughput is over the period, good or not.
 type Throughput struct {
-	Requests     Number `json:"requests_per_s"` // completed
+	Offered      Number `json:"offered_requests_per_s"` // arrivals, over the time in which they came
+	Requests     Number `json:"requests_per_s"`         // completed
 	InputTokens  Number `json:"input_tokens_per_s"`
 	OutputTokens Number `json:"output_tokens_per_s"`
 }

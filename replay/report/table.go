@@ -26,8 +26,8 @@ func (r *Result) Table(w io.Writer) error {
 		part{n.Cancelled, "cancelled"}, part{n.TimedOut, "timed out"}, part{n.Refused, "refused"}, part{n.Failed, "failed"},
 		part{n.Outside, "outside of the measured time"}, part{n.Retried, "retried"}, part{n.Preempted, "preempted"})))
 	t.row("period", fmt.Sprintf("%s, virtual time %s", FormatSeconds(r.Period), FormatSeconds(r.End)))
-	t.row("throughput", fmt.Sprintf("%s requests/s, %s tokens/s in, %s tokens/s out",
-		short(r.Throughput.Requests), short(r.Throughput.InputTokens), short(r.Throughput.OutputTokens)))
+	t.row("throughput", fmt.Sprintf("%s of %s requests/s offered, %s tokens/s in, %s tokens/s out",
+		short(r.Throughput.Requests), short(r.Throughput.Offered), short(r.Throughput.InputTokens), short(r.Throughput.OutputTokens)))
 	t.row("SLO", r.Goodput.SLO.String())
 	t.row("goodput", r.Goodput.describe())
 	if r.Requests.InputTokens > 0 {

@@ -16,23 +16,21 @@ import (
 // curve is what became of one configuration under several loads.
 type curve struct {
 	name   string
-	points []curvePoint // in the order of load
+	points []curvePoint // in the order of the rate
 	best   float64      // highest goodput
 }
 
 type curvePoint struct {
-	load   float64
+	rate   float64 // requests per second that arrive: a load such as a speed-up says little to a reader
 	result *report.Result
 }
 
-// curves returns a curve for each configuration, if there is a load and it is a
-// number.
+// curves returns a curve for each configuration, if there is a load.
 func (r *Results) curves() []curve {
 	var out []curve
 	index := map[string]int{}
 	add := func(name, load string, res *report.Result) {
-		x, err := strconv.ParseFloat(load, 64)
-		if err != nil || res == nil {
+		if load == "" || res == nil {
 			return
 		}
 		i, ok := index[name]
@@ -41,11 +39,11 @@ func (r *Results) curves() []curve {
 			index[name] = i
 			out = append(out, curve{name: name})
 		}
-		out[i].points = append(out[i].points, curvePoint{x, res})
+		out[i].points = append(out[i].points, curvePoint{float64(res.Throughput.Offered), res})
 		out[i].best = max(out[i].best, float64(res.Goodput.Requests))
 	}
 	for _, row := range r.rows(true) {
-		load := row.load
+		load := row.load // on an axis, or of a search
 		for _, s := range row.cell.Settings {
 			if s.Path == r.Load {
 				load = s.Value
@@ -54,7 +52,7 @@ func (r *Results) curves() []curve {
 		add(r.name(row.cell), load, row.result)
 	}
 	for i := range out {
-		slices.SortStableFunc(out[i].points, func(a, b curvePoint) int { return cmp.Compare(a.load, b.load) })
+		slices.SortStableFunc(out[i].points, func(a, b curvePoint) int { return cmp.Compare(a.rate, b.rate) })
 	}
 	return out
 }
@@ -107,7 +105,7 @@ const (
 
 // loadChart draws a figure of the curves with the highest goodput over the load.
 func (r *Results) loadChart(curves []curve, title string, y page.Axis, of func(r *report.Result) float64) page.Chart {
-	chart := page.Chart{Kind: page.Lines, Title: title, Group: "load", X: page.Axis{Label: shorten([]string{r.Load})[0]}, Y: y}
+	chart := page.Chart{Kind: page.Lines, Title: title, Group: "load", X: page.Axis{Label: "requests offered", Unit: page.PerSecond}, Y: y}
 	order := make([]int, len(curves))
 	for i := range order {
 		order[i] = i
@@ -121,7 +119,7 @@ func (r *Results) loadChart(curves []curve, title string, y page.Axis, of func(r
 		c := &curves[i]
 		s := page.Series{Name: c.name, Color: n % shownCurves, Dash: n/shownCurves%2 == 1, Dots: true, Hidden: n >= shownCurves}
 		for _, p := range c.points {
-			s.X = append(s.X, p.load)
+			s.X = append(s.X, p.rate)
 			s.Y = append(s.Y, of(p.result))
 		}
 		chart.Series = append(chart.Series, s)
@@ -143,11 +141,12 @@ func (r *Results) SVG(w io.Writer) error {
 	if r.Load == "" || len(curves) == 0 {
 		return ErrNoLoad
 	}
-	title := "Goodput against load"
+	title := "Goodput against the rate of requests"
 	if r.Title != "" {
-		title += ": " + r.Title
+		title = r.Title
 	}
-	chart := r.loadChart(curves, title, page.Axis{Label: "requests per second within the SLO"}, goodputOf)
+	chart := r.loadChart(curves, title, page.Axis{Label: "requests within the SLO", Unit: page.PerSecond}, goodputOf)
+	chart.Note = "Within the SLO: " + curves[0].points[0].result.Goodput.SLO.String()
 	chart.Series = slices.DeleteFunc(chart.Series, func(s page.Series) bool { return s.Hidden })
 	return chart.SVG(w)
 }
@@ -212,9 +211,9 @@ func (r *Results) heats() []page.Chart {
 			}
 			charts = append(charts, chart)
 		}
-		// Of several loads the best counts.
+		// Of several loads the best that meets the SLO counts.
 		to := &charts[k].Series[at[0]].Y[at[1]]
-		if v := goodputOf(c.Result); c.Found != Below && !(*to >= v) {
+		if v := goodputOf(c.Result); (r.Load == "" || c.Result.Goodput.Met) && !(*to >= v) {
 			*to = v
 		}
 	}

@@ -34,7 +34,7 @@ func (r *Results) HTML(w io.Writer) error {
 		p.Sections = append(p.Sections, s)
 	}
 	if heats := r.heats(); heats != nil {
-		p.Sections = append(p.Sections, page.Section{Title: "Over two fields", Note: "The darker, the more goodput; the best is bold. Of several loads the best counts.", Charts: heats})
+		p.Sections = append(p.Sections, page.Section{Title: "Over two fields", Note: "The darker, the more goodput; the best is bold. Of several loads the best that meets the SLO counts.", Charts: heats})
 	}
 	if bars := r.bars(); bars != nil {
 		p.Sections = append(p.Sections, page.Section{Title: "Cells", Charts: []page.Chart{*bars}})
@@ -65,12 +65,13 @@ func (r *Results) attainment() float64 {
 	return 0
 }
 
-// best returns the cell with the highest goodput by a figure.
+// best returns the cell with the highest figure of those that meet their SLO:
+// more requests than that may be good at a higher load, but too few of them all.
 func (r *Results) best(of func(r *report.Result) float64) *CellResult {
 	var best *CellResult
 	for i := range r.Cells {
 		c := &r.Cells[i]
-		if c.Result != nil && c.Found != Below && (best == nil || of(c.Result) > of(best.Result)) {
+		if c.Result != nil && c.Result.Goodput.Met && (best == nil || of(c.Result) > of(best.Result)) {
 			best = c
 		}
 	}
@@ -79,8 +80,12 @@ func (r *Results) best(of func(r *report.Result) float64) *CellResult {
 
 func (r *Results) facts() []page.Fact {
 	var facts []page.Fact
-	if c := r.best(goodputOf); c != nil {
-		facts = append(facts, page.Fact{Label: "Highest goodput", Value: number(goodputOf(c.Result), 4) + " req/s", Note: r.name(c)})
+	c := r.best(goodputOf)
+	switch {
+	case c != nil:
+		facts = append(facts, page.Fact{Label: "Highest goodput that meets the SLO", Value: number(goodputOf(c.Result), 4) + " req/s", Note: r.name(c)})
+	case len(r.Cells) > r.Failed():
+		facts = append(facts, page.Fact{Label: "Highest goodput that meets the SLO", Value: "none", Note: "No cell meets the SLO", Tone: page.Bad})
 	}
 	per := func(r *report.Result) float64 { return float64(r.Goodput.PerAccelerator) }
 	if c := r.best(per); c != nil && per(c.Result) > 0 {

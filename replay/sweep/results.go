@@ -100,6 +100,7 @@ var metrics = []metric{
 	{"goodput_requests_per_s", "goodput, req/s", plain, func(r *report.Result) float64 { return float64(r.Goodput.Requests) }},
 	{"goodput_requests_per_s_per_accelerator", "per accelerator", plain, func(r *report.Result) float64 { return float64(r.Goodput.PerAccelerator) }},
 	{"attainment", "attained", share, func(r *report.Result) float64 { return float64(r.Goodput.Attainment) }},
+	{"offered_requests_per_s", "offered, req/s", plain, func(r *report.Result) float64 { return float64(r.Throughput.Offered) }},
 	{"requests", "", plain, func(r *report.Result) float64 { return float64(r.Requests.Measured) }},
 	{"completed", "", plain, func(r *report.Result) float64 { return float64(r.Requests.Completed) }},
 	{"refused", "", plain, func(r *report.Result) float64 { return float64(r.Requests.Refused) }},
