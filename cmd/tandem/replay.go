@@ -22,6 +22,7 @@ import (
 type replayCmd struct {
 	Run    replayRunCmd    `cmd:"" default:"withargs" help:"Replay one trace or generated workload and report on it."`
 	Sweep  replaySweepCmd  `cmd:"" help:"Replay on a grid of fleets, on all cores, or search the goodput of each."`
+	Trace  replayTraceCmd  `cmd:"" help:"Describe a trace or a generated workload: how many requests, how often, how long, and what their prompts share."`
 	Models replayModelsCmd `cmd:"" help:"List the models, hardware and published step times that fleets can name."`
 }
 

@@ -174,3 +174,41 @@ func write(t *testing.T, path, text string) {
 		t.Fatal(err)
 	}
 }
+
+func TestReplayTrace(t *testing.T) {
+	file := replayExamples + "traces/mooncake-conversation-10min.jsonl.gz"
+	code, out, errs := tandem(t, "replay", "trace", file)
+	if code != exitOK || !strings.HasPrefix(out, "format        mooncake\nrequests      1750\n") || !strings.Contains(out, "28.9 % of input tokens") {
+		t.Errorf("exit %d: %s%s", code, out, errs)
+	}
+	// What docs/workload.md shows is what is printed.
+	doc, err := os.ReadFile("../../docs/workload.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown := "    " + strings.ReplaceAll(strings.TrimSuffix(out, "\n"), "\n", "\n    "); !strings.Contains(string(doc), shown) {
+		t.Errorf("docs/workload.md does not show\n%s", shown)
+	}
+
+	broken := filepath.Join(t.TempDir(), "broken.jsonl")
+	if err := os.WriteFile(broken, []byte("{\"arrival\":0,\"input\":5,\"output\":1}\n{\"arrival\":0}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, _ := tandem(t, "replay", "trace", broken); code != exitOK || !strings.HasSuffix(out, "malformed     1 lines, 1 missing field\n  line 2: missing field: input_length or input\n") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	if code, _, errs := tandem(t, "replay", "trace", "--strict", broken); code != exitFailure || !strings.Contains(errs, "line 2: missing field") {
+		t.Errorf("exit %d: %s", code, errs)
+	}
+	var s struct {
+		Requests  int
+		Malformed int
+	}
+	code, out, _ = tandem(t, "replay", "trace", "--json", "--workload", "constant rate=2 input=5 output=1 requests=10")
+	if err := json.Unmarshal([]byte(out), &s); err != nil || code != exitOK || s.Requests != 10 {
+		t.Errorf("exit %d, %v: %s", code, err, out)
+	}
+	if code, _, _ := tandem(t, "replay", "trace"); code != exitUsage {
+		t.Errorf("exit %d without anything to describe", code)
+	}
+}
