@@ -11,9 +11,11 @@ import (
 type Gateway struct {
 	registry
 	requests, rejected, responses *prometheus.CounterVec
-	retries, tokens, statuses     *prometheus.CounterVec
+	retries, tokens               *prometheus.CounterVec
+	statuses                      *memo[prometheus.Counter]
 	queued, active, workers, bus  *prometheus.GaugeVec
-	ttft, tpot, itl, total, queue *prometheus.HistogramVec
+	ttft, tpot, total, queue      *prometheus.HistogramVec
+	itl                           *memo[prometheus.Observer]
 	attribution
 }
 
@@ -26,7 +28,7 @@ func NewGateway(version string) *Gateway {
 	g.responses = r.counter("tandem_http_responses_total", "HTTP answers by status code.", "code")
 	g.retries = r.counter("tandem_retries_total", "Further attempts of requests.", "reason")
 	g.tokens = r.counter("tandem_tokens_total", "Tokens of ended requests: prompt, of them cached, and completion.", "kind")
-	g.statuses = r.counter("tandem_worker_statuses_total", "Messages from workers: applied, duplicate, gap (asked again), fenced (of an abandoned attempt, answered with cancel), unknown.", "result")
+	statuses := r.counter("tandem_worker_statuses_total", "Messages from workers: applied, duplicate, gap (asked again), fenced (of an abandoned attempt, answered with cancel), unknown.", "result")
 	g.queued = r.gauge("tandem_requests_queued", "HTTP requests waiting for admission.")
 	g.active = r.gauge("tandem_requests_active", "Requests admitted and not ended.")
 	g.workers = r.gauge("tandem_workers", "Live workers by role.", "role")
@@ -34,7 +36,10 @@ func NewGateway(version string) *Gateway {
 	g.queue = r.histogram("tandem_queue_seconds", "Waiting time before admission.", requestBuckets)
 	g.ttft = r.histogram("tandem_ttft_seconds", "Arrival of a request to its first token at the gateway.", requestBuckets, "mode")
 	g.tpot = r.histogram("tandem_tpot_seconds", "Mean time per output token after the first, of one ended request.", requestBuckets, "mode")
-	g.itl = r.histogram("tandem_itl_seconds", "Time between consecutive tokens of a request at the gateway.", requestBuckets, "mode")
+	itl := r.histogram("tandem_itl_seconds", "Time between consecutive tokens of a request at the gateway.", requestBuckets, "mode")
+	g.statuses = newMemo(statuses.WithLabelValues,
+		string(StatusApplied), string(StatusDuplicate), string(StatusGap), string(StatusFenced), string(StatusUnknown))
+	g.itl = newMemo(itl.WithLabelValues, string(Disaggregated), string(Colocated))
 	g.total = r.histogram("tandem_request_seconds", "Arrival of a request to its end.", requestBuckets, "mode")
 	g.attribution = newAttribution(r)
 	for _, role := range []string{"prefill", "decode", "both"} {
@@ -95,7 +100,7 @@ const (
 )
 
 // Status counts a message from a worker.
-func (g *Gateway) Status(r StatusResult) { g.statuses.WithLabelValues(string(r)).Inc() }
+func (g *Gateway) Status(r StatusResult) { g.statuses.of(string(r)).Inc() }
 
 // FirstToken observes the time from a request's arrival to its first token.
 func (g *Gateway) FirstToken(m Mode, d time.Duration) {
@@ -104,7 +109,7 @@ func (g *Gateway) FirstToken(m Mode, d time.Duration) {
 
 // NextToken observes the time between two consecutive tokens.
 func (g *Gateway) NextToken(m Mode, d time.Duration) {
-	g.itl.WithLabelValues(string(m)).Observe(d.Seconds())
+	g.itl.of(string(m)).Observe(d.Seconds())
 }
 
 // PerToken observes an ended request's mean time per output token after the first.

@@ -84,12 +84,13 @@ func (c *gatewayCmd) Run(a *app) error {
 		return err
 	}
 	log := c.logger(a.stderr, id.Name())
-	events := telemetry.NewEvents(id.Name(), 0, traceTime)
+	var events *telemetry.Events // nobody reads them but a trace: without one they are dropped unmade
 	trace, err := c.openTrace()
 	if err != nil {
 		return err
 	}
 	if trace != nil {
+		events = telemetry.NewEvents(id.Name(), 0, traceTime)
 		if err := events.Attach(trace); err != nil {
 			return err
 		}

@@ -57,12 +57,13 @@ func (c *workerCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	events := telemetry.NewEvents(id.Name(), 0, traceTime)
+	var events *telemetry.Events // nobody reads them but a trace: without one they are dropped unmade
 	trace, err := c.openTrace()
 	if err != nil {
 		return err
 	}
 	if trace != nil {
+		events = telemetry.NewEvents(id.Name(), 0, traceTime)
 		if err := events.Attach(trace); err != nil {
 			return err
 		}
