@@ -59,6 +59,26 @@ func TestPublishedMeasurements(t *testing.T) {
 	near(t, "pp512 of 3B", prompt(roof(t, "llama-3.2-3b", "m1-ultra", q4), 512, 512), 2142.59, 0.02)
 }
 
+// TestMeasurementsOfServers compares with servers, whose scheduling, sampling and
+// latencies of collectives the roofline leaves out. Tolerances say how far it is off
+// (docs/timing.md).
+func TestMeasurementsOfServers(t *testing.T) {
+	// Llama-3.3-70B, FP8 on two H100: docs.nvidia.com/nim/benchmarking/llm/1.0.0/performance.
+	two := roof(t, "llama-3.1-70b", "h100-sxm", Options{TP: 2, WeightBits: 8, Compute: "fp8"})
+	ttft := func(tokens int) float64 { return two.Step(&Batch{Chunks: []Chunk{{New: tokens}}}).Seconds() * 1e3 }
+	near(t, "TTFT of 5000 tokens in ms", ttft(5000), 406.77, 0.07)
+	near(t, "TTFT of 500 tokens in ms", ttft(500), 47.77, 0.14)
+	near(t, "ITL of one request in ms", two.Step(&Batch{Decodes: 1, Context: 5250}).Seconds()*1e3, 18.58, 0.30)
+	// Llama-3.1-8B on an A100 with 40 GB: johnmusgrave.com/p/vllm-throughput-latency-sweep-on.
+	a100 := *hardware(t, "a100-80gb")
+	a100.GBps, a100.MemoryGB = 1555, 40
+	small, err := New(model(t, "llama-3.1-8b"), &a100, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "decode of one request in tokens/s", 1/small.Step(&Batch{Decodes: 1, Context: 1088}).Seconds(), 75, 0.10)
+}
+
 // TestRooflineByHand computes steps of Llama 3 8B on an H100 from the formula.
 func TestRooflineByHand(t *testing.T) {
 	const (
