@@ -19,7 +19,7 @@ import (
 // slots a sequence is in. The worker tells the scheduler what commands, machines and
 // steps bring, and sync makes the engine follow.
 type memory struct {
-	kv     kv.Manager
+	kv     *block.Manager
 	sched  *sched.Scheduler
 	mirror *mirror.Mirror
 	block  int // cells of a block
@@ -262,6 +262,7 @@ func (w *Worker) follow() {
 func (w *Worker) noticed(t *task, n sched.Notice) {
 	switch n.Kind {
 	case sched.NoteAdmitted:
+		t.parts = w.mem.parts(t)
 		w.openSequence(t, n)
 	case sched.NoteGranted:
 		w.openSequence(t, n)

@@ -10,8 +10,8 @@ import (
 // Models with window or recurrent state overwrite it as they go on, so a prefix can be
 // taken up only at a boundary whose snapshot was kept while the sequence was there. They
 // are kept in the host's memory, at ends of pages where a later prompt is likely to part:
-// the last one below the end of a prompt, each that an answer reaches, and in long prompts
-// every snapshotPages-th. The manager bounds their bytes and says which one is to go, the
+// the last one below the end of a prompt, each that an answer reaches, that up to which an
+// earlier prompt was the same, and in long prompts every snapshotPages-th. The manager bounds their bytes and says which one is to go, the
 // least recently used first; with its block a snapshot goes too. They are content: their
 // bytes are zeroed when they go, and when the worker ends.
 
@@ -27,9 +27,19 @@ func snapshotDue(computed, history, page int) bool {
 // boundary notes that a task may have reached a place whose snapshot is to be kept when
 // the step is done: only then its block is a hit.
 func (w *Worker) boundary(t *task) {
-	if m := w.mem; m.marked && t.chain != nil && snapshotDue(t.computed, len(t.gen.history), w.cfg.PageTokens) {
+	m := w.mem
+	if m.marked && t.chain != nil && (t.computed == t.parts || snapshotDue(t.computed, len(t.gen.history), w.cfg.PageTokens)) {
 		m.reached = append(m.reached, t)
 	}
+}
+
+// parts is up to where an earlier prompt was the same as a task's, in whole pages: what
+// two prompts have in common a third one may begin with.
+func (m *memory) parts(t *task) int {
+	if !m.marked {
+		return 0
+	}
+	return m.kv.Match(kv.Need{Tokens: len(t.gen.history), Keys: t.keys}, true)
 }
 
 // keepSnapshots takes the snapshots of the boundaries that the last step reached. No
@@ -47,23 +57,21 @@ func (w *Worker) keepSnapshots() {
 
 func (w *Worker) keepSnapshot(t *task) error {
 	m := w.mem
-	w.name(t)
+	w.name(t) // with the blocks of its answer
 	size, err := w.eng.SnapshotBytes(t.slot)
 	if err != nil {
 		return err
 	}
-	seq := m.sched.Info(t.ref).Seq
-	// Not taken: there is one, it is larger than all may be, or another sequence's block
-	// with the same tokens is the one that is found.
-	o := m.kv.Mark(seq, t.computed, int64(size))
+	// Not taken: there is one, or it is larger than all may be. The block may be another
+	// sequence's, which computed the same before.
+	block, o := m.kv.MarkFound(t.keys[:t.computed/m.block], int64(size))
 	w.follow()
 	if o != kv.OK {
 		return nil
 	}
 	buf := make([]byte, size)
 	n, _, err := w.eng.ExportSnapshot(t.slot, buf)
-	m.blocks = m.kv.Blocks(seq, m.blocks[:0])
-	m.snapshots[m.blocks[t.computed/m.block-1]] = buf[:n]
+	m.snapshots[block] = buf[:n]
 	return err
 }
 

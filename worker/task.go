@@ -46,6 +46,7 @@ type task struct {
 	chain    *kv.Chain // names the blocks of history; nil without a prefix cache
 	keys     []kv.Key
 	named    int    // tokens of history that are in chain
+	parts    int    // tokens in which an earlier prompt was the same; 0: unknown
 	prompted bool   // the token after the prompt was sampled
 	finish   finish // how the answer ended
 	usage    state.Usage

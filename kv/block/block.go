@@ -33,6 +33,23 @@ func New(cfg kv.Config) (*Manager, error) {
 	return m, nil
 }
 
+// MarkFound is Mark for the boundary after blocks that are found, named by their keys,
+// whichever sequence has them, or none: where Config.Fixed keeps a sequence's own blocks
+// beside equal ones, what is found is the others. It returns the block that is marked
+// now, or was. Outcomes: OK, Duplicate, Invalid (not all of them are found, or this is no
+// boundary), LackMemory.
+func (m *Manager) MarkFound(keys []kv.Key, bytes int64) (int32, kv.Outcome) {
+	cfg := m.Config()
+	if !cfg.Marked || bytes < 1 || len(keys) == 0 || len(keys)%cfg.Align != 0 {
+		return 0, kv.Invalid
+	}
+	if n, _ := m.index.Find(keys, false); n < len(keys) {
+		return 0, kv.Invalid
+	}
+	block, _ := m.index.book.Table.Get(&keys[len(keys)-1])
+	return block, m.index.book.Mark(block, bytes)
+}
+
 // index holds every block: in use, in the list of cached ones, or on the stack of
 // free ones.
 type index struct {

@@ -186,19 +186,23 @@ func (m *Manager) Mark(s kv.Seq, tokens int, bytes int64) kv.Outcome {
 	if !m.b.cfg.Marked || bytes < 1 || tokens < 1 || tokens%step != 0 || tokens/m.b.cfg.BlockTokens > q.Published {
 		return kv.Invalid
 	}
-	block := q.Blocks[tokens/m.b.cfg.BlockTokens-1]
+	return m.b.Mark(q.Blocks[tokens/m.b.cfg.BlockTokens-1], bytes)
+}
+
+// Mark marks a block that is in the index. Outcomes: OK, Duplicate, LackMemory.
+func (b *Book) Mark(block int32, bytes int64) kv.Outcome {
 	switch {
-	case m.b.Marks.Has(block):
-		m.b.Marks.use(block)
+	case b.Marks.Has(block):
+		b.Marks.use(block)
 		return kv.Duplicate
-	case bytes > m.b.Marks.limit:
+	case bytes > b.Marks.limit:
 		return kv.LackMemory
 	}
-	for m.b.Marks.used+bytes > m.b.Marks.limit {
-		old := m.b.Marks.oldest()
-		m.b.Marks.drop(old)
-		m.b.unmarked(old, m.b.Table.Keys[old])
+	for b.Marks.used+bytes > b.Marks.limit {
+		old := b.Marks.oldest()
+		b.Marks.drop(old)
+		b.unmarked(old, b.Table.Keys[old])
 	}
-	m.b.Marks.add(block, bytes)
+	b.Marks.add(block, bytes)
 	return kv.OK
 }
