@@ -98,6 +98,7 @@ func sourceFirst() *telemetry.Handoff {
 	d.Verify, d.Wait, d.Import = work(5, 2*ms, span(4*ms, 15*ms, 2*ms)), work(5, ms, span(5*ms, 16*ms, ms)), work(5, 7*ms, span(5*ms, 17*ms, 7*ms))
 	d.Commit, d.Decode = work(1, 2*ms, span(17*ms, 19*ms, 2*ms)), work(1, 9*ms, span(20*ms, 29*ms, 9*ms))
 	h.Gateway.Tokens = []time.Duration{212 * ms, 243 * ms, 255 * ms}
+	s.Skipped, s.SkippedBytes, d.Cached = 1024, 3<<20, 1024
 	h.Summarize()
 	return h
 }
