@@ -106,13 +106,13 @@ func (h *Host) Place(l Layout) error {
 	h.layout = l
 	slot := Slot + 1
 	if l.Padding > 0 {
-		if _, err := prefill(h.Engine, slot, Prompt(h.Engine.Vocab(), l.Padding, l.Seed), info.BatchTokens, nil); err != nil {
+		if _, err := prefill(h.Engine, slot, Prompt(h.Engine.Vocab(), l.Padding, l.Seed), 0, info.BatchTokens, nil); err != nil {
 			return err
 		}
 		slot++
 	}
 	for i := range l.Neighbours {
-		first, err := prefill(h.Engine, slot, Prompt(h.Engine.Vocab(), max(l.NeighbourTokens, 1), l.Seed+uint64(i)+1), info.BatchTokens, nil)
+		first, err := prefill(h.Engine, slot, Prompt(h.Engine.Vocab(), max(l.NeighbourTokens, 1), l.Seed+uint64(i)+1), 0, info.BatchTokens, nil)
 		if err != nil {
 			return err
 		}
@@ -125,7 +125,12 @@ func (h *Host) Place(l Layout) error {
 // Prefill computes a prompt in Slot, chunk by chunk, and returns the first token of the answer. after,
 // if set, is called after each chunk with the number of tokens computed.
 func (h *Host) Prefill(tokens []engine.Token, chunk int, after func(tokens int) error) (engine.Token, error) {
-	logits, err := prefill(h.Engine, Slot, tokens, chunk, after)
+	return h.prefill(tokens, 0, chunk, after)
+}
+
+// prefill is Prefill of a prompt whose first tokens are in Slot.
+func (h *Host) prefill(tokens []engine.Token, have, chunk int, after func(tokens int) error) (engine.Token, error) {
+	logits, err := prefill(h.Engine, Slot, tokens, have, chunk, after)
 	if err != nil {
 		return 0, err
 	}
@@ -227,13 +232,14 @@ func (h *Host) digest(logits []float32) state.Digest {
 	return blake3.Sum256(h.bits)
 }
 
-// prefill computes a prompt in chunks and returns the last row's logits, which are the engine's.
-func prefill(e engine.Engine, slot int32, tokens []engine.Token, chunk int, after func(int) error) ([]float32, error) {
-	if chunk < 1 || chunk > e.Info().BatchTokens || len(tokens) == 0 {
+// prefill computes a prompt, of which the slot has the first tokens, in chunks and returns the last row's
+// logits, which are the engine's.
+func prefill(e engine.Engine, slot int32, tokens []engine.Token, have, chunk int, after func(int) error) ([]float32, error) {
+	if chunk < 1 || chunk > e.Info().BatchTokens || len(tokens) <= have {
 		return nil, fmt.Errorf("%w: a prompt of %d tokens in chunks of %d", ErrCall, len(tokens), chunk)
 	}
 	rows := make([]engine.Row, 0, chunk)
-	for first := 0; first < len(tokens); first += chunk {
+	for first := have; first < len(tokens); first += chunk {
 		end := min(first+chunk, len(tokens))
 		rows = rows[:0]
 		for pos := first; pos < end; pos++ {

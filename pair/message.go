@@ -35,6 +35,7 @@ type request struct {
 	Abort    string          `json:"abort,omitempty"` // the reason
 	Continue int             `json:"continue,omitempty"`
 	Prefill  *prefillRequest `json:"prefill,omitempty"`
+	Keep     int             `json:"keep,omitempty"` // tokens of the prefix
 	State    bool            `json:"state,omitempty"`
 	Clear    bool            `json:"clear,omitempty"`
 	Stats    bool            `json:"stats,omitempty"`
@@ -63,6 +64,8 @@ type expectRequest struct {
 	Binding []byte        `json:"binding"` // state.Binding.Encode
 	Lane    wire.LaneMode `json:"lane"`
 	Tokens  uint32        `json:"tokens"`
+	// Skip of them are in the prefix that is kept, and do not come.
+	Skip uint32 `json:"skip,omitempty"`
 	// Identity is what the source claims to be: state.Identity.Encode. Workers learn it by registration.
 	Identity []byte `json:"identity"`
 	// Hold keeps the child from committing before it is told to.

@@ -116,7 +116,7 @@ func (x *sending) expect(b state.Binding) *expectRequest {
 		x.Damage.Claim(&claimed)
 	}
 	return &expectRequest{
-		Binding: b.Encode(), Lane: x.Lane, Tokens: uint32(len(x.prompt)), Identity: claimed.Encode(), Hold: x.Damage.At != nil,
+		Binding: b.Encode(), Lane: x.Lane, Tokens: uint32(len(x.prompt)), Skip: uint32(x.Skip), Identity: claimed.Encode(), Hold: x.Damage.At != nil,
 	}
 }
 

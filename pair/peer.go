@@ -201,6 +201,11 @@ func (p *peer) answer(q request, a *reply) error {
 		var err error
 		a.First, err = p.host.Prefill(q.Prefill.Tokens, q.Prefill.Chunk, nil)
 		return err
+	case q.Keep > 0:
+		if p.handoff != nil && !p.handoff.quiet {
+			return fmt.Errorf("%w: the handoff before has not ended", ErrCall)
+		}
+		return p.host.KeepPrefix(q.Keep)
 	case q.State:
 		sum, err := p.host.State()
 		a.State = &sum

@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -65,7 +66,7 @@ func (p *peer) expect(q *expectRequest, a *reply) error {
 		return err
 	}
 	r := &receiving{p: p, b: b, hold: q.Hold}
-	imp, err := p.engine.BeginImport(Slot, int(q.Tokens))
+	imp, err := p.host.begin(int(q.Tokens), int(q.Skip))
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func (p *peer) expect(q *expectRequest, a *reply) error {
 	var ticket []byte
 	if q.Pull != nil {
 		ticket = q.Pull.Ticket
-		r.rcv, err = node.Pull(b, q.Pull.From, ticket, 0, events)
+		r.rcv, err = node.Pull(b, q.Pull.From, ticket, q.Skip, events)
 	} else if r.rcv, err = node.Expect(b, events); err == nil {
 		ticket = r.rcv.Ticket()
 		a.Ticket, a.Endpoint = ticket, node.Endpoint()
@@ -115,7 +116,7 @@ func (p *peer) expect(q *expectRequest, a *reply) error {
 	r.digester = state.NewDigester(key) // before the grant: the stream reads it only after
 	r.asm, err = state.NewAssembly(state.Expect{
 		Identity: p.identity, Binding: b, Parts: []state.Inventory{p.engine.Info().Inventory},
-		Codec: state.CodecLlamaSeq, Tokens: q.Tokens, Key: key, Limits: lim,
+		Codec: state.CodecLlamaSeq, Tokens: q.Tokens, Skip: q.Skip, Key: key, Limits: lim,
 	})
 	if err != nil {
 		r.rcv.Abort("not expected")
@@ -223,7 +224,7 @@ func (r *receiving) endImport() {
 	if r.imp == nil {
 		return
 	}
-	err := r.imp.Discard()
+	err := errors.Join(r.imp.Discard(), r.p.engine.Drop(Slot)) // which else keeps what it shares
 	r.imp = nil
 	if r.err == nil {
 		r.err = err

@@ -34,6 +34,9 @@ type Sending struct {
 	// Pull is the source-first order: this side offers the state, which is computed by then, with a ticket of its
 	// own, and the child comes for it. By default the child waits with a ticket, and this side comes. Not with Chunk.
 	Pull bool
+	// Skip is the tokens at the prompt's beginning that the child has kept (KeepPrefix): a page ends there. Their
+	// pages do not leave. Not with Order.
+	Skip int
 	// Budget is the binding's deadline [5m].
 	Budget time.Duration
 	// Damage changes what is sent; nil sends what is true.
@@ -76,6 +79,7 @@ type sending struct {
 	first  engine.Token
 	inv    state.Inventory
 	paged  bool
+	kept   int // pages that do not leave
 
 	room                chan struct{}
 	opened              chan struct{}
@@ -162,13 +166,30 @@ func (x *sending) check() error {
 		x.prompt, x.first = x.Prompt, x.Host.next
 		x.inv, x.paged = x.Host.Engine.Info().Inventory, x.Host.Engine.Paged()
 	}
+	if err := x.skip(); err != nil {
+		return err
+	}
 	if x.Order != nil && len(x.Order) != x.pages() {
 		return fmt.Errorf("%w: an order of %d pages, there are %d", ErrCall, len(x.Order), x.pages())
 	}
 	return nil
 }
 
-// pages is the number of pages.
+// skip finds the first page that leaves.
+func (x *sending) skip() error {
+	for x.Skip > 0 && x.kept < x.pages() {
+		x.kept++
+		if x.pageEnd(x.kept-1) == x.Skip {
+			break
+		}
+	}
+	if x.Skip < 0 || x.Skip > 0 && (x.Order != nil || x.kept == 0 || x.pageEnd(x.kept-1) != x.Skip) {
+		return fmt.Errorf("%w: %d tokens are skipped, where no page ends", ErrCall, x.Skip)
+	}
+	return nil
+}
+
+// pages is the number of pages, those that are kept included.
 func (x *sending) pages() int {
 	switch {
 	case x.Sending.Export != nil:
@@ -177,6 +198,14 @@ func (x *sending) pages() int {
 		return 0
 	}
 	return (len(x.prompt) + x.PageTokens - 1) / x.PageTokens
+}
+
+// pageEnd is where a page ends.
+func (x *sending) pageEnd(i int) int {
+	if e := x.Sending.Export; e != nil {
+		return e.Pages[i].End
+	}
+	return min((i+1)*x.PageTokens, len(x.prompt))
 }
 
 // finish waits for the commit and for both ends to be quiet.

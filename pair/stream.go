@@ -23,7 +23,7 @@ func (x *sending) stream() error {
 			return err
 		}
 	}
-	for n := x.m.Units; n < x.pages(); n++ {
+	for n := x.kept + x.m.Units; n < x.pages(); n++ {
 		if err := x.page(n, true); err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func (x *sending) compute() error {
 	send := func(computed int) error {
 		at := time.Now()
 		defer func() { moved += time.Since(at) }()
-		for n := x.m.Units; n < x.pages() && min((n+1)*x.PageTokens, len(x.prompt)) <= computed; n++ {
+		for n := x.kept + x.m.Units; n < x.pages() && x.pageEnd(n) <= computed; n++ {
 			if err := x.page(n, false); errors.Is(err, errNoRoom) {
 				return nil // the engine keeps it
 			} else if err != nil {
@@ -122,8 +122,7 @@ func (x *sending) page(n int, wait bool) error {
 	if e := x.Sending.Export; e != nil {
 		first, end, size = e.Pages[i].First, e.Pages[i].End, len(e.Pages[i].Payload)
 	} else {
-		first = i * x.PageTokens
-		end = min(first+x.PageTokens, len(x.prompt))
+		first, end = i*x.PageTokens, x.pageEnd(i)
 		size = x.Host.Engine.PageBytes(end - first)
 	}
 	last := n == x.pages()-1 && !x.inv.Snapshot()

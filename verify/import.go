@@ -83,7 +83,10 @@ func (r *runner) importCell(p Params, c *Result) error {
 		return fmt.Errorf("placing %s: %w", p.Placement, err)
 	}
 	order := r.order(p, ref)
-	s := pair.Sending{Export: ref.exports[p.Page], Order: order, Lane: p.Lane, Pull: p.SourceFirst}
+	s := pair.Sending{Export: ref.exports[p.Page], Order: order, Lane: p.Lane, Pull: p.SourceFirst, Skip: p.DestinationHit}
+	if err := r.hits(p, ref, &s); err != nil {
+		return err
+	}
 	if p.Source == Live {
 		if err := r.source.Clear(); err != nil {
 			return err
@@ -98,7 +101,7 @@ func (r *runner) importCell(p Params, c *Result) error {
 		return err
 	}
 	c.Timings = timings(moved)
-	if moved.Wire.Lane != string(p.Lane) {
+	if moved.Wire.Lane != string(p.Lane) && moved.Units > 0 {
 		return fmt.Errorf("the bytes went over lane %q", moved.Wire.Lane)
 	}
 	before, err := r.peer.State(r.ctx)

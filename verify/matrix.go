@@ -54,6 +54,10 @@ type Params struct {
 	Source string `json:"source"`
 	// SourceFirst says that the destination comes for the state of a computed prompt. Otherwise it waits for it.
 	SourceFirst bool `json:"source_first,omitempty"`
+	// SourceHit is how many tokens the source finds in its prefix cache instead of computing them, DestinationHit how
+	// many the destination has kept of an earlier handoff, so that their pages do not travel.
+	SourceHit      int `json:"source_hit,omitempty"`
+	DestinationHit int `json:"destination_hit,omitempty"`
 }
 
 // sourceFirst is the part of names that says it.
@@ -67,6 +71,12 @@ func (p Params) Name() string {
 	}
 	if p.SourceFirst {
 		parts = append(parts, sourceFirst)
+	}
+	if p.SourceHit > 0 {
+		parts = append(parts, fmt.Sprint("source hit ", p.SourceHit))
+	}
+	if p.DestinationHit > 0 {
+		parts = append(parts, fmt.Sprint("destination hit ", p.DestinationHit))
 	}
 	return strings.Join(parts, "/")
 }

@@ -52,7 +52,6 @@ func newPlan(o *Options, file *model.Model, memory int64) (*plan, error) {
 	}
 	p.refusals()
 	for _, l := range []struct{ name, why string }{
-		{"prefix-assisted", "prompts that continue a cached prefix are not built yet"},
 		{"MTP", model.MTPNotBuilt},
 		{"suffix speculation", model.MTPNotBuilt},
 	} {
@@ -117,6 +116,7 @@ func (p *plan) length(n int, kvs []string) {
 		}
 		p.live(n, a)
 		p.sourceFirst(n, a)
+		p.prefixes(n, a)
 	case n <= pairwiseUpTo:
 		p.pairwise(n, a)
 		if n <= fullUpTo {
@@ -128,6 +128,7 @@ func (p *plan) length(n int, kvs []string) {
 			b.lane = a.lane[:1]
 		}
 		p.sourceFirst(n, b)
+		p.prefixes(n, b)
 	case n <= coldUpTo:
 		for _, lane := range p.o.Lanes {
 			c := cold
@@ -162,6 +163,39 @@ func (p *plan) sourceFirst(n int, a axes) {
 				p.cell(Params{
 					Tokens: n, KVType: kv, Chunk: a.chunk[0], Page: page, Order: InOrder, Lane: lane, Placement: Alone,
 					Source: Held, SourceFirst: true,
+				})
+			}
+		}
+	}
+}
+
+// prefixes adds the cells with hits in prefix caches, which end at whole pages: at the source, at the destination in
+// both orders, at both with either one the longer, and of all there is.
+func (p *plan) prefixes(n int, a axes) {
+	chunk, page := a.chunk[0], a.page[0]
+	unit := max(chunk, page) // the smallest of each are equal
+	long := (n - 1) / unit * unit
+	short := long / 2 / unit * unit
+	if short == 0 {
+		return
+	}
+	type hits struct {
+		source, destination int
+		pull                bool
+	}
+	list := []hits{
+		{source: long}, {destination: short}, {destination: short, pull: true},
+		{source: long, destination: short}, {source: short, destination: long},
+	}
+	if n%unit == 0 {
+		list = append(list, hits{destination: n}, hits{destination: n, pull: true})
+	}
+	for _, kv := range a.kv {
+		for _, lane := range a.lane {
+			for _, h := range list {
+				p.cell(Params{
+					Tokens: n, KVType: kv, Chunk: chunk, Page: page, Order: InOrder, Lane: lane, Placement: Alone,
+					Source: Held, SourceFirst: h.pull, SourceHit: h.source, DestinationHit: h.destination,
 				})
 			}
 		}
@@ -217,6 +251,12 @@ func (p *plan) cell(c Params) {
 		if attention || c.Source == Held && c.Page != pages[0] && c.Tokens <= pairwiseUpTo {
 			r.Status, r.Reason = NotApplicable, noPages
 		}
+		if c.DestinationHit > 0 {
+			r.Status, r.Reason = NotApplicable, "the family has no pages, and its snapshot always travels"
+		}
+	}
+	if w := p.file.Window; w > 0 && c.Tokens > w && c.SourceHit > 0 && p.o.Threads > 1 {
+		r.Status, r.Reason = NotApplicable, "what is computed behind a hit lies in other cells of the window, which is exact with one thread only"
 	}
 	p.add(r)
 }
