@@ -72,6 +72,10 @@ func (q *request) prompt() []kv.Key {
 	return q.keys[0].all[:q.keys[0].prompt]
 }
 
+// routeTokens is what the gateway counts prefixes in. Looking at every block of 16
+// would cost more than the rest of a replay.
+const routeTokens = 128
+
 // useRoutes tells the router how to choose.
 func (h *host) useRoutes() {
 	c := &h.cfg.Route
@@ -84,6 +88,7 @@ func (h *host) useRoutes() {
 	}
 	if len(h.blockSizes) > 0 {
 		o.KeyTokens = h.blockSizes[0]
+		o.Every = max(routeTokens/o.KeyTokens, 1)
 	}
 	for i := range h.pools {
 		o.Remember = max(o.Remember, h.pools[i].blocks)

@@ -97,6 +97,9 @@ type Options struct {
 	// KeyTokens is the number of tokens that a key stands for, so that no more is remembered of a
 	// worker than it can hold. 0 means 1.
 	KeyTokens int
+	// Every makes the router look at each so many-th key only, where keys are finer than what prompts
+	// share: a key names all blocks before it too. 0 means 1.
+	Every int
 	// Remember is the most keys remembered of one worker, at about 60 bytes each. 0 means 16,384.
 	Remember int
 }
@@ -111,7 +114,7 @@ func (r *Router) Use(o Options) {
 	if o.Remember <= 0 {
 		o.Remember = 16384
 	}
-	o.KeyTokens = max(o.KeyTokens, 1)
+	o.KeyTokens, o.Every = max(o.KeyTokens, 1), max(o.Every, 1)
 	r.options = o
 	r.random = newRandom(o.Seed)
 	for _, e := range r.workers {
@@ -136,7 +139,8 @@ func (r *Router) Learn(t Target, keys []kv.Key) {
 		return
 	}
 	if e := r.live(t); e != nil {
-		e.prefixes.add(keys, min(max(e.Cells/r.options.KeyTokens, 1), r.options.Remember))
+		every := r.options.Every
+		e.prefixes.add(keys, every, min(max(e.Cells/r.options.KeyTokens/every, 1), r.options.Remember))
 	}
 }
 
@@ -219,7 +223,7 @@ func (r *Router) score(role Role, e *entry, q *Request) float64 {
 		if r.options.Overlap != nil {
 			have = min(max(r.options.Overlap(e.Target(), *q), 0), n)
 		} else {
-			have = e.prefixes.match(q.Keys)
+			have = e.prefixes.match(q.Keys, r.options.Every)
 		}
 		match = float64(have) / float64(n)
 	}

@@ -205,7 +205,7 @@ func TestLearn(t *testing.T) {
 	r := using(Options{Decode: KVAware, KeyTokens: 100}, worker("p", Prefill), worker("d1", Decode), worker("d2", Decode))
 	q := Request{Model: "m", Keys: chain(1, 10)}
 	match := func(name string) int {
-		return r.live(Target{name, r.workers[map[string]int{"d1": 0, "d2": 1}[name]].Incarnation}).prefixes.match(q.Keys)
+		return r.live(Target{name, r.workers[map[string]int{"d1": 0, "d2": 1}[name]].Incarnation}).prefixes.match(q.Keys, 1)
 	}
 	r.Learn(Target{"d1", 1}, q.Keys)
 	r.Learn(Target{"d9", 1}, q.Keys)
@@ -216,6 +216,15 @@ func TestLearn(t *testing.T) {
 	r.Learn(Target{"d1", 1}, chain(2, 4)) // 1000 tokens are ten keys
 	if match("d1") != 6 {
 		t.Errorf("d1 has %d, want the 6 that 4 others leave", match("d1"))
+	}
+	r.Use(Options{Decode: KVAware, KeyTokens: 100, Every: 3})
+	r.Learn(Target{"d1", 1}, q.Keys)
+	if n := r.live(Target{"d1", 1}).prefixes.match(q.Keys, 3); n != 9 {
+		t.Errorf("d1 has %d of 10 by threes", n)
+	}
+	r.Learn(Target{"d1", 1}, chain(2, 9))
+	if n := r.live(Target{"d1", 1}).prefixes.match(q.Keys, 3); n != 0 {
+		t.Errorf("d1 has %d, though three times three keys are all it can hold", n)
 	}
 	again := worker("d1", Decode)
 	again.Incarnation = 2
@@ -250,11 +259,19 @@ func TestOverlap(t *testing.T) {
 func TestPrefixes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(1, 12).Draw(t, "limit")
+		every := rapid.IntRange(1, 3).Draw(t, "every")
+		some := func(keys []kv.Key) (out []kv.Key) {
+			for i := every - 1; i < len(keys); i += every {
+				out = append(out, keys[i])
+			}
+			return out
+		}
 		var p prefixes
 		var used []kv.Key // latest first
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			keys := chain(rapid.IntRange(0, 4).Draw(t, "prompt"), rapid.IntRange(0, 15).Draw(t, "blocks"))
-			p.add(keys, limit)
+			p.add(keys, every, limit)
+			keys = some(keys)
 			keep := keys[:min(len(keys), limit)]
 			used = slices.DeleteFunc(used, func(k kv.Key) bool { return slices.Contains(keep, k) })
 			used = append(slices.Clone(keep), used...)
@@ -265,10 +282,13 @@ func TestPrefixes(t *testing.T) {
 			for prompt := range 5 {
 				keys := chain(prompt, 15)
 				want := 0
-				for want < len(keys) && slices.Contains(used, keys[want]) {
-					want++
+				for _, k := range some(keys) {
+					if !slices.Contains(used, k) {
+						break
+					}
+					want += every
 				}
-				if got := p.match(keys); got != want {
+				if got := p.match(keys, every); got != want {
 					t.Fatalf("prompt %d matches %d keys, want %d", prompt, got, want)
 				}
 			}

@@ -15,24 +15,26 @@ type prefix struct {
 	less, more int32 // neighbours: used just before, just after
 }
 
-// match returns how many of the keys are known, from the first. O(log keys).
-func (p *prefixes) match(keys []kv.Key) int {
-	low, high := 0, len(keys)
+// match returns how many of the keys are known, from the first, asking for every so many-th one.
+// O(log keys).
+func (p *prefixes) match(keys []kv.Key, every int) int {
+	low, high := 0, len(keys)/every
 	for low < high {
 		middle := int(uint(low+high) / 2)
-		if _, known := p.at[keys[middle]]; known {
+		if _, known := p.at[keys[(middle+1)*every-1]]; known {
 			low = middle + 1
 		} else {
 			high = middle
 		}
 	}
-	return low
+	return low * every
 }
 
-// add uses the keys, keeping at most limit of all. It allocates only while it grows.
-func (p *prefixes) add(keys []kv.Key, limit int) {
-	keys = keys[:min(len(keys), limit)]
-	if len(keys) == 0 {
+// add uses every so many-th of the keys, keeping at most limit of all. It allocates only while it
+// grows.
+func (p *prefixes) add(keys []kv.Key, every, limit int) {
+	count := min(len(keys)/every, limit)
+	if count == 0 {
 		return
 	}
 	if p.at == nil {
@@ -42,8 +44,9 @@ func (p *prefixes) add(keys []kv.Key, limit int) {
 	// Backwards, so that a block is used after those that follow it. A key that is not there takes
 	// the place of the least recently used one, which is none that was used here before: those are
 	// fewer than limit.
-	for i := len(keys) - 1; i >= 0; i-- {
-		n, known := p.at[keys[i]]
+	for i := count - 1; i >= 0; i-- {
+		key := keys[(i+1)*every-1]
+		n, known := p.at[key]
 		switch {
 		case known:
 			p.unlink(n)
@@ -51,14 +54,14 @@ func (p *prefixes) add(keys []kv.Key, limit int) {
 			n = p.nodes[0].more
 			p.unlink(n)
 			delete(p.at, p.nodes[n].key)
-			p.at[keys[i]] = n
+			p.at[key] = n
 		default:
 			n = int32(len(p.nodes))
 			p.nodes = append(p.nodes, prefix{})
-			p.at[keys[i]] = n
+			p.at[key] = n
 		}
 		last := p.nodes[0].less
-		p.nodes[n] = prefix{keys[i], last, 0}
+		p.nodes[n] = prefix{key, last, 0}
 		p.nodes[last].more, p.nodes[0].less = n, n
 	}
 }
