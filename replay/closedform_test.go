@@ -203,3 +203,43 @@ func TestPrefixSavings(t *testing.T) {
 		t.Errorf("a full hit sends %d bytes and is %s", got[1].Bytes, got[1].Status)
 	}
 }
+
+// A split's steps pass through both boxes: the time of each, the round trip, and the
+// activations of each token.
+func TestLayerSplit(t *testing.T) {
+	config := `
+mode: colocated
+gateway: {rtt: 0s}
+pools:
+  - name: split
+    model: llama-3.1-8b
+    hardware: h100-sxm
+    split: {share: 0.5, gbps: 80, rtt: 1ms, activation_bytes: 10000000}
+    memory: {blocks: 1000}
+`
+	whole := strings.Replace(config, "    split: {share: 0.5, gbps: 80, rtt: 1ms, activation_bytes: 10000000}\n", "", 1)
+	one := func(config string) each {
+		return runEach(t, config, &list{requests: []workload.Request{{Input: 100, Output: 11}}})[0]
+	}
+	split, alone := one(config), one(whole)
+	// 100 tokens and 10 decodes of 1 ms a token on the way, and 11 round trips.
+	extra := split.End - alone.End - 0.110 - 0.011
+	if extra < 0 || extra > 11*0.001 { // what each step takes beside its work, once more
+		t.Errorf("the split ends at %g s, the whole at %g: %g s unexplained", split.End, alone.End, extra)
+	}
+}
+
+// A step that verifies drafts yields several tokens: here 1 + 0.5 + 0.25 in the mean.
+func TestSpeculation(t *testing.T) {
+	config := `
+mode: colocated
+gateway: {rtt: 0s}
+pools:
+  - name: one
+    fixed: {decode_ms: 17.5, token_ms: 1}
+    memory: {blocks: 1000}
+    speculation: {kind: mtp, draft: 2, accept: [0.5]}
+`
+	got := runEach(t, config, &list{requests: []workload.Request{{Input: 100, Output: 201}}})[0]
+	near(t, "end", got.End, 0.1+200*0.010)
+}

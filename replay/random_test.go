@@ -29,9 +29,19 @@ func drawConfig(t *rapid.T) string {
 	b.WriteString("pools:\n")
 	pool := func(name, role string, count int) {
 		fmt.Fprintf(&b, "  - name: %s\n    count: %d\n    role: %s\n", name, count, role)
-		fmt.Fprintf(&b, "    fixed: {decode_ms: %d, chunk_ms: %d, token_ms: 0.1}\n", n("decode", 1, 20), n("chunk", 0, 3))
-		fmt.Fprintf(&b, "    geometry: {attention_per_token: 1000, recurrent: %d}\n", n("recurrent", 0, 1)*5000)
-		fmt.Fprintf(&b, "    moves: {export_ms: %d, import_ms: %d}\n", n("export", 0, 2), n("import", 0, 2))
+		switch n("timing", 0, 4) {
+		case 0: // times depend on the context
+			fmt.Fprintf(&b, "    model: llama-3.1-8b\n    hardware: m1-ultra\n")
+		case 1:
+			fmt.Fprintf(&b, "    model: llama-3.1-8b\n    hardware: h100-sxm\n    split: {share: 0.4, hardware: m1-ultra, rtt: 1ms}\n")
+		default:
+			fmt.Fprintf(&b, "    fixed: {decode_ms: %d, chunk_ms: %d, token_ms: 0.1}\n", n("decode", 1, 20), n("chunk", 0, 3))
+			fmt.Fprintf(&b, "    geometry: {attention_per_token: 1000, recurrent: %d}\n", n("recurrent", 0, 1)*5000)
+			fmt.Fprintf(&b, "    moves: {export_ms: %d, import_ms: %d}\n", n("export", 0, 2), n("import", 0, 2))
+			if n("speculates", 0, 4) == 0 {
+				b.WriteString("    speculation: {kind: suffix, draft: 3, accept: [0.7], hit: 0.5}\n")
+			}
+		}
 		fmt.Fprintf(&b, "    memory: {kind: %s, block_tokens: %s, blocks: %d, slots: %d, prefix_cache: %s}\n", pick("kind", "block", "radix"),
 			pick("block", "8", "16"), n("blocks", 10, 60), n("slots", 2, 8), pick("cache", "true", "false"))
 		fmt.Fprintf(&b, "    schedule: {budget: %d, chunk: %d, running: %d, headroom: %d, priority: %s, waiting: %s}\n", n("budget", 8, 200), n("chunk size", 0, 64),

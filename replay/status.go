@@ -150,6 +150,12 @@ func (h *host) learn(n int32, q *request) {
 	if side == handoff.RoleSource && a.policy != handoff.Disabled {
 		have = min(have, a.forced+1)
 	}
+	switch { // what is on its way has not come
+	case q.firstAt > h.now:
+		have = 0
+	case q.secondAt > h.now:
+		have = min(have, 1)
+	}
 	if have > q.machine.Next() {
 		h.tokens(n, q.current, a, side, have, 0)
 	}

@@ -23,6 +23,8 @@ const (
 	SnapshotImported EventKind = "snapshot_imported"
 	// ChunkComputed: the engine consumed the prompt tokens [First, End).
 	ChunkComputed EventKind = "chunk_computed"
+	// CapacityChanged: a worker's memory is used in another way: Cells.
+	CapacityChanged EventKind = "capacity"
 	// StreamDone: a stream of a handoff has ended. Bytes is what it carried, Took
 	// its time on the wire, Detail the lane.
 	StreamDone EventKind = "stream_done"
@@ -60,4 +62,5 @@ type Event struct {
 	Bytes   int64         `json:"bytes,omitempty"`
 	Took    time.Duration `json:"took_ns,omitempty"`
 	Detail  string        `json:"detail,omitempty"` // constant text: a lane, a reason
+	Cells   *Capacity     `json:"cells,omitempty"`  // not changed any more
 }

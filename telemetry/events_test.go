@@ -160,7 +160,7 @@ func TestEventsConcurrent(t *testing.T) {
 func TestEventFieldsHoldNoContent(t *testing.T) {
 	known := map[string]bool{
 		"Seq": true, "Now": true, "Process": true, "Kind": true, "Record": true, "Handoff": true, "Request": true,
-		"Worker": true, "First": true, "End": true, "Bytes": true, "Took": true, "Detail": true,
+		"Worker": true, "First": true, "End": true, "Bytes": true, "Took": true, "Detail": true, "Cells": true,
 	}
 	typ := reflect.TypeFor[Event]()
 	for i := range typ.NumField() {

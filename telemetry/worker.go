@@ -39,7 +39,12 @@ const (
 // Capacity is how a worker's cells or slots are used. The parts add up to Total, which is
 // fixed. Cached are prefixes that no request has; slots have none.
 type Capacity struct {
-	Total, Active, Pinned, Reserved, Cached, Free int
+	Total    int `json:"total"`
+	Active   int `json:"active"`
+	Pinned   int `json:"pinned"`
+	Reserved int `json:"reserved"`
+	Cached   int `json:"cached"`
+	Free     int `json:"free"`
 }
 
 // NewWorker makes the metrics of a worker of that version and role.

@@ -73,12 +73,19 @@ func (w *Worker) capacityChanged() {
 	w.showCapacity()
 }
 
-// showCapacity brings the metrics of cells and slots up to date.
+// showCapacity brings the metrics of cells and slots up to date, and tells of a change.
 func (w *Worker) showCapacity() {
+	if w.cfg.Metrics == nil && w.cfg.Events == nil {
+		return
+	}
+	slots, cells := w.capacity()
 	if m := w.cfg.Metrics; m != nil {
-		slots, cells := w.capacity()
 		m.Slots(slots)
 		m.Cells(cells)
+	}
+	if w.cfg.Events != nil && cells != w.cells {
+		w.cells = cells
+		w.event(telemetry.Event{Kind: telemetry.CapacityChanged, Cells: &cells})
 	}
 }
 

@@ -51,7 +51,8 @@ type Worker struct {
 	drainEnd  time.Duration // when draining gives up
 	fatal     error
 	sampled   sampled
-	came      time.Duration // when the command came that is being executed
+	cells     telemetry.Capacity // as the newest event says
+	came      time.Duration      // when the command came that is being executed
 
 	followUps          []func() // facts that executing actions brought about
 	sourceActions      []handoff.SourceAction

@@ -1,0 +1,147 @@
+package fleet
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem/engine/timed"
+)
+
+const good = `
+mode: disaggregated
+pools:
+  - name: p
+    model: llama-3.1-8b
+    hardware: h100-sxm
+  - name: d
+    role: decode
+    fixed: {decode_ms: 10}
+    memory: {blocks: 100}
+`
+
+func TestDefaults(t *testing.T) {
+	c, err := Parse([]byte(good), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &c.Pools[0]
+	if c.Order != DestinationFirst || !c.StreamsPages() || p.Count != 1 || p.Role != Prefill || !p.Memory.Caches() || c.Links.Default.Gbps != 400 || *c.Gateway.Retries != 3 {
+		t.Errorf("defaults are %+v", c)
+	}
+	// An 8 B model in 16 bits leaves 0.9·80 − 16 GB of an H100, 131,072 bytes a token.
+	if tokens := p.BlocksEach() * p.Memory.BlockTokens; tokens < 410_000 || tokens > 480_000 {
+		t.Errorf("an H100 holds %d tokens", tokens)
+	}
+}
+
+// Every error says where it is.
+func TestErrorsNameTheField(t *testing.T) {
+	for _, c := range []struct{ from, to, want string }{
+		{"mode: disaggregated", "mode: dis", "mode"},
+		{"mode: disaggregated", "modus: x", "modus"},
+		{"mode: disaggregated", "mode: auto\norder: last-first", "order"},
+		{"role: decode", "role: decoder", "pools[1] (d): role"},
+		{"role: decode", "count: -1", "pools[1] (d): count"},
+		{"name: d", "name: p", "another pool"},
+		{"blocks: 100", "blocks: 100, kind: tree", "memory.kind"},
+		{"blocks: 100", "bloks: 100", "bloks"},
+		{"blocks: 100", "fraction: 2", "memory.fraction"},
+		{"blocks: 100", "slots: 3", "does not know the hardware's memory"},
+		{"decode_ms: 10", "decode_ms: -1", "pools[1] (d)"},
+		{"h100-sxm", "h1000", "h1000"},
+		{"h100-sxm", "m1-ultra\n    tp: 3", "link_gbps"},
+		{"h100-sxm", "h100-sxm\n    timing: none.yaml", "timing"},
+		{"h100-sxm", "h100-sxm\n    split: {share: 1}", "split"},
+		{"pools:", "links: {default: {loss: 1}}\npools:", "links.default"},
+		{"pools:", "links: {between: [{from: p, to: q}]}\npools:", "links.between[0]"},
+		{"pools:", "route: {policy: best}\npools:", "unknown routing policy"},
+		{"pools:", "gateway: {retry: maybe}\npools:", "maybe"},
+		{"pools:", "gateway: {timeout: -1s}\npools:", "gateway"},
+		{"pools:", "failures: [{at: 1s}]\npools:", "failures[0]"},
+		{"pools:", "failures: [{at: 1s, worker: d-1}]\npools:", "d-1"},
+		{"pools:", "cancels: {rate: 2}\npools:", "cancels"},
+		{"pools:", "speedup: -1\npools:", "speedup"},
+		{good, "", "empty"},
+		{good, "mode: colocated", "0 pools"},
+		{good, good + "---\n" + good, "something follows"},
+	} {
+		text := strings.Replace(good, c.from, c.to, 1)
+		if _, err := Parse([]byte(text), nil); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v, want %q in it", c.to, err, c.want)
+		}
+	}
+	if _, err := Parse(make([]byte, MaxBytes+1), nil); !errors.Is(err, ErrConfig) {
+		t.Error(err)
+	}
+}
+
+func TestTimingFiles(t *testing.T) {
+	text := strings.Replace(good, "fixed: {decode_ms: 10}", "timing: fit.yaml", 1)
+	files := func(name string) ([]byte, error) {
+		if name != "fit.yaml" {
+			return nil, os.ErrNotExist
+		}
+		return []byte("fixed: {decode_ms: 3}"), nil
+	}
+	c, err := Parse([]byte(text), files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Pools[1].Model().Step(&timed.Batch{Decodes: 1, Context: 1}); got != 3*timed.Millisecond {
+		t.Errorf("a step takes %v", got)
+	}
+	if _, err := Parse([]byte(strings.Replace(text, "fit.yaml", "other.yaml", 1)), files); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// The two boxes of a split have all layers between them.
+func TestSplit(t *testing.T) {
+	whole, err := Parse([]byte(good), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Parse([]byte(strings.Replace(good, "h100-sxm", "h100-sxm\n    split: {share: 0.25, hardware: m3-ultra}", 1)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &c.Pools[0]
+	a, b := p.Model().Geometry().PerToken(), p.SecondModel().Geometry().PerToken()
+	if all := whole.Pools[0].Model().Geometry().PerToken(); a+b != all || b*4 != all {
+		t.Errorf("%d and %d bytes per token, of %d", a, b, all)
+	}
+	if p.Devices() != 2 {
+		t.Errorf("%d devices", p.Devices())
+	}
+}
+
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob("../../examples/replay/*.yaml")
+	if err != nil || len(files) < 2 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		raw, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Parse(raw, nil); err != nil {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+}
+
+// FuzzParse: whatever the text, an answer comes and is bounded.
+func FuzzParse(f *testing.F) {
+	f.Add(good)
+	f.Add("mode: colocated\npools: [{name: x, fixed: {decode_ms: 1}, memory: {blocks: 2}, split: {share: .5}}]")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := Parse([]byte(text), nil)
+		if err == nil && (len(c.Pools) == 0 || c.Pools[0].BlocksEach() < 2) {
+			t.Errorf("%q gives %+v", text, c)
+		}
+	})
+}
