@@ -36,6 +36,7 @@ type Answer struct {
 	Code    string // of an error
 	Status  int    // of HTTP
 	Served  string // by the header Tandem-Served
+	Cached  int    // tokens of the prompt that came from a cache
 	Why     string // of Hung and Broken: for people, without content
 }
 
@@ -240,6 +241,9 @@ func (a *Answer) take(raw []byte, usage int) (int, error) {
 		} `json:"choices"`
 		Usage *struct {
 			Completion int `json:"completion_tokens"`
+			Details    struct {
+				Cached int `json:"cached_tokens"`
+			} `json:"prompt_tokens_details"`
 		} `json:"usage"`
 		Error *struct {
 			Message, Type, Code string
@@ -267,7 +271,7 @@ func (a *Answer) take(raw []byte, usage int) (int, error) {
 		a.Finish = c.Finish
 	}
 	if doc.Usage != nil {
-		usage = doc.Usage.Completion
+		usage, a.Cached = doc.Usage.Completion, doc.Usage.Details.Cached
 	}
 	return usage, nil
 }

@@ -68,3 +68,15 @@ func (r *run) disrupt(ctx context.Context, d Disruption, over <-chan struct{}) {
 	})
 	r.table.awaitNext(limited, name, at.lives)
 }
+
+// drain asks a worker to end and returns when it is up again.
+func (r *run) drain(ctx context.Context, name string) {
+	limited, cancel := context.WithTimeout(ctx, r.cfg.Rest)
+	defer cancel()
+	at, err := r.table.awaitUp(limited, name)
+	if err != nil || r.table.signal(name, at.pid, drainSignal) != nil {
+		return // the next rest tells
+	}
+	r.with(func(rep *Report) { rep.Drains++ })
+	r.table.awaitNext(limited, name, at.lives)
+}

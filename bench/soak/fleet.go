@@ -34,6 +34,8 @@ type Fleet struct {
 	// Ready returns when the gateway serves and knows all workers in their present
 	// lives, or when ctx ends.
 	Ready func(ctx context.Context) error
+	// Plain has workers that start from now on keep no prefixes.
+	Plain func()
 	// Stop ends all processes and returns when they are gone.
 	Stop func() error
 }

@@ -26,6 +26,9 @@ const (
 	handedOff kind = iota
 	colocated
 	alone
+	// aloneCached: with nobody else, in engines that keep prefixes. What is kept lies
+	// between the cells of a sequence, which then has other last bits.
+	aloneCached
 )
 
 // answer judges a whole answer, unless ctx ends.
@@ -53,8 +56,12 @@ func (j *judge) answer(ctx context.Context, a *Answer, k kind) {
 		c := j.check(checkAlone)
 		c.judged()
 		if differs {
-			c.fail("request %d (%s, %s): token %d of %d is another one than the reference's", q.Index, a.ID, where(a), v.first, len(a.Tokens))
+			c.fail("request %d (%s, %s): token %d of %d is another one than the reference's, %d of %d tokens of the prompt came from a cache",
+				q.Index, a.ID, where(a), v.first, len(a.Tokens), a.Cached, len(q.Prompt))
 		}
+	}
+	if k == aloneCached {
+		j.report.Divergence.AloneCached.add(differs)
 	}
 	if !q.greedy() {
 		switch k {

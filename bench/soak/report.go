@@ -24,6 +24,9 @@ type Report struct {
 	HandedOff Tally `json:"handed_off"` // while workers die
 	Colocated Tally `json:"colocated"`  // the same load, nobody dies
 	Alone     Tally `json:"alone"`
+	// AloneCached ran with nobody else too, on workers that keep prefixes; Alone, then, after
+	// these were started anew to keep none.
+	AloneCached Tally `json:"alone_cached"`
 
 	Kills  int `json:"kills"`  // SIGKILL
 	Drains int `json:"drains"` // SIGTERM
@@ -79,6 +82,8 @@ type Divergence struct {
 	// Answers that were drawn at random, against drawing with the reference's logits.
 	SampledHandedOff Share `json:"sampled_handed_off"`
 	SampledColocated Share `json:"sampled_colocated"`
+	// Answers of AloneCached, greedy or drawn.
+	AloneCached Share `json:"alone_cached"`
 }
 
 // Check is one thing that must hold.
@@ -160,8 +165,11 @@ func (r *Report) WriteTable(w io.Writer) error {
 	for _, t := range []struct {
 		name string
 		Tally
-	}{{"handed off", r.HandedOff}, {"colocated", r.Colocated}, {"alone", r.Alone}} {
-		p.say("%-11s %d requests: %d finished, %d left, %d refused, %d hung, %d broken%s", t.name, t.Requests,
+	}{{"handed off", r.HandedOff}, {"colocated", r.Colocated}, {"alone, caches", r.AloneCached}, {"alone", r.Alone}} {
+		if t.Requests == 0 {
+			continue
+		}
+		p.say("%-13s %d requests: %d finished, %d left, %d refused, %d hung, %d broken%s", t.name, t.Requests,
 			t.Ends[Finished], t.Ends[Left], t.Ends[Refused], t.Ends[Hung], t.Ends[Broken], counts(" (", t.Errors, ")"))
 	}
 	p.say("workers     %d killed, %d drained; %d attempts at the gateway", r.Kills, r.Drains, r.Attempts)
@@ -176,6 +184,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 		p.say("            %s %s", o, d.Orders[o])
 	}
 	p.say("            retried %s; drawn at random: handed off %s, colocated %s", d.Retried, d.SampledHandedOff, d.SampledColocated)
+	if d.AloneCached.Of > 0 {
+		p.say("            alone on workers that keep prefixes %s", d.AloneCached)
+	}
 	p.say("lifecycle   %d records of %d lives replayed, %d lives with gaps", r.Records, r.Lives, len(r.Gaps))
 	for _, f := range r.Footprints {
 		if len(f.Goroutines) > 1 {

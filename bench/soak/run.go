@@ -36,7 +36,7 @@ type run struct {
 
 	answers chan judged // to the goroutine that checks
 	began   time.Time
-	total   int // requests of all phases
+	total   int // requests of all phases; guarded by mu
 	done    atomic.Int64
 
 	mu     sync.Mutex
@@ -202,7 +202,7 @@ func (r *run) over(ctx context.Context) bool {
 // phases runs the load and reports whether all of it was sent.
 func (r *run) phases(ctx context.Context) bool {
 	n := r.cfg.Requests
-	r.total = n + (n+r.cfg.Compare-1)/r.cfg.Compare + max(0, r.cfg.Alone)
+	r.with(func(*Report) { r.total = n + (n+r.cfg.Compare-1)/r.cfg.Compare + max(0, r.cfg.Alone) })
 	// Every worker has served, and knows its peers, before the first rest.
 	r.settle(r.load(ctx, handedOff, r.span(2<<20, 2*len(r.cfg.Workers), 1), nil))
 	r.rest(ctx)
@@ -222,14 +222,44 @@ func (r *run) phases(ctx context.Context) bool {
 		r.finalRest(ctx)
 		return false
 	}
+	if k := r.alone(ctx, r.cached(ctx)); k == aloneCached && !r.over(ctx) {
+		r.finalRest(ctx)
+		r.cfg.Say("starting the workers anew, without caches")
+		r.fleet.Plain()
+		for _, w := range r.cfg.Workers {
+			r.drain(ctx, w.Name)
+		}
+		r.rest(ctx)
+		r.alone(ctx, false)
+	}
+	r.finalRest(ctx)
+	return !r.over(ctx)
+}
+
+// alone sends the requests that run alone, and returns what they are judged as.
+func (r *run) alone(ctx context.Context, cached bool) kind {
+	k := alone
+	if cached {
+		k = aloneCached
+		r.with(func(*Report) { r.total += max(0, r.cfg.Alone) })
+	}
 	for i := range max(0, r.cfg.Alone) {
 		if r.over(ctx) {
 			break
 		}
-		r.settle(r.load(ctx, alone, r.span(1<<20+i, 1, 1), nil))
+		r.settle(r.load(ctx, k, r.span(1<<20+i, 1, 1), nil))
 	}
-	r.finalRest(ctx)
-	return !r.over(ctx)
+	return k
+}
+
+// cached reports whether any worker keeps prefixes.
+func (r *run) cached(ctx context.Context) bool {
+	for _, w := range r.cfg.Workers {
+		if _, m, err := r.scrape(ctx, w.Name); err == nil && m[`tandem_worker_cells{state="cached"}`] > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // finalRest says what is left at the end.
@@ -343,6 +373,8 @@ func (r *run) ended(a *Answer, k kind) {
 			rep.Colocated.add(a)
 		case alone:
 			rep.Alone.add(a)
+		case aloneCached:
+			rep.AloneCached.add(a)
 		}
 	})
 }
@@ -369,12 +401,12 @@ func (r *run) saying(ctx context.Context) {
 			return
 		case <-tick.C:
 			done := r.done.Load()
+			r.mu.Lock()
 			left := "?"
 			if done > 0 {
 				per := time.Since(begun) / time.Duration(done)
 				left = (per * time.Duration(max(0, int64(r.total)-done))).Round(time.Second).String()
 			}
-			r.mu.Lock()
 			line := fmt.Sprintf("%d of %d requests, %d workers killed, %d drained, %d errors, %d checks failed, %s left",
 				done, r.total, r.report.Kills, r.report.Drains, r.report.HandedOff.Ends[Refused], len(r.report.Failed()), left)
 			r.mu.Unlock()

@@ -191,7 +191,8 @@ func (c *upCmd) soak(ctx context.Context, a *app, traces string, event func(soak
 	defer f.mu.Unlock()
 	return &soak.Fleet{
 		URL: "http://" + f.http, Model: f.modelName(), Ready: f.awaitReady,
-		Stop: func() error { stop(); return os.RemoveAll(run) },
+		Plain: func() { f.update(func() { f.cmd.PrefixCache = false }) },
+		Stop:  func() error { stop(); return os.RemoveAll(run) },
 	}, nil
 }
 

@@ -72,7 +72,7 @@ func TestBenchSoak(t *testing.T) {
 			t.Errorf("%s: failed, or not judged: %q", c.Name, c.Details)
 		}
 	}
-	if !report.Complete || report.Kills != 2 || report.Alone.Ends[soak.Finished] != 4 || report.Colocated.Ends[soak.Finished] != 20 {
+	if !report.Complete || report.Kills != 2 || report.Alone.Ends[soak.Finished] != 4 || report.AloneCached.Ends[soak.Finished] != 4 || report.Colocated.Ends[soak.Finished] != 20 {
 		t.Errorf("%v: complete %v, %d killed, colocated %v, alone %v\n%s",
 			err, report.Complete, report.Kills, report.Colocated.Ends, report.Alone.Ends, &stderr)
 	}
