@@ -38,8 +38,8 @@
 // With a prefix cache (prefix.go) sequences that end leave what they computed in slots
 // that are kept for it, and snapshots of state that pages do not hold are kept in the
 // host (snapshot.go). A prompt that begins alike is given whole pages of that before its
-// first chunk; what it is not given it computes, and hands over everything. Decode
-// workers keep no prefixes.
+// first chunk; what it is not given it computes, and hands over everything. A
+// decode worker keeps pages of what it received and generated, and is sent what it lacks.
 //
 // # One handoff
 //

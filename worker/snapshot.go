@@ -48,6 +48,9 @@ func (w *Worker) keepSnapshots() {
 	m := w.mem
 	for i, t := range m.reached {
 		m.reached[i] = nil
+		if m.gone(t) {
+			continue
+		}
 		if err := w.keepSnapshot(t); err != nil {
 			w.broken(fmt.Errorf("keeping a snapshot: %w", err))
 		}
