@@ -27,7 +27,7 @@ var layers = []row{
 	{"engine/llama/internal/preflight", nil, "looks for libffi before anything that needs it is initialized, so it may depend on next to nothing"},
 	{"engine/llama", []string{"engine", "engine/llama/blob", "engine/llama/internal/preflight", "model", "state"}, "one engine; scheduling, transport and policy are its host's"},
 	{"engine/llama/blob", []string{"state"}, "parses llama.cpp's state as bytes, so that it can be fuzzed without llama.cpp"},
-	{"engine/timed", []string{"engine", "internal/splitmix", "state"}, "an engine like the other, without llama.cpp"},
+	{"engine/timed", []string{"internal/splitmix", "state"}, "says how long steps take, of whatever engine"},
 	{"workload", []string{"engine/timed", "internal/splitmix"}, "what arrives and when; who serves it is replay's, and files are opened by the command"},
 	{"engine/...", []string{"engine", "state"}, "what serves all engines knows none"},
 	{"kv/kvtest", []string{"core"}, "a suite for managers of kv to run"},
