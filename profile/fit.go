@@ -41,8 +41,8 @@ var laws = []law{
 		t, s := float64(p.New), float64(p.Past)
 		return []float64{1, t, s, s*t + t*t/2}
 	}},
-	{Decode, []string{"step", "sequence", "token of context"}, func(p *Point) []float64 {
-		return []float64{1, float64(p.Batch), p.Context}
+	{Decode, []string{"step", "sequence", "token of context", "sequence and token"}, func(p *Point) []float64 {
+		return []float64{1, float64(p.Batch), p.Context, float64(p.Batch) * p.Context}
 	}},
 	{Export, []string{"export", "byte"}, perByte},
 	{Import, []string{"import", "byte"}, perByte},
@@ -81,6 +81,9 @@ func (r *Report) conclude(c *Config, g timed.Geometry) error {
 	spec := &timed.Spec{Note: fmt.Sprintf("tandem profile of %s (%s) with %s, %d threads, %s, on %s",
 		r.Model, r.Architecture, r.Engine, r.Threads, r.Backend, r.Machine.CPU)}
 	spec.Geometry = g
+	// Far beyond the largest batch that was measured nothing is known, and a slope may
+	// be more than a model can count.
+	spec.MaxDecodes = min(max(64, 4*last(c.Batch)), timed.DefaultMaxDecodes)
 	spec.Moves = moves(found)
 	if c.Form == Table {
 		spec.Table = r.table(c)
@@ -88,7 +91,7 @@ func (r *Report) conclude(c *Config, g timed.Geometry) error {
 		p, d := found[Prefill], found[Decode]
 		spec.Fitted = &timed.Fitted{
 			StepMS: p[0], TokenMS: p[1], PastMS: p[2], PairMS: p[3],
-			Decode: []timed.DecodeFit{{StepMS: d[0], SequenceMS: d[1], ContextMS: d[2]}},
+			Decode: []timed.DecodeFit{{StepMS: d[0], SequenceMS: d[1], ContextMS: d[2], PairMS: d[3]}},
 		}
 	}
 	// This is what replay will read: it must be acceptable now.

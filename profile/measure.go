@@ -153,46 +153,43 @@ func (m *measurer) prefill(ctx context.Context) error {
 	return m.e.Drop(0)
 }
 
-// decode grows as many sequences as the largest batch has, side by side.
+// decode grows as many sequences as a batch has, side by side. No others are in the
+// engine: some look at the cells of all.
 func (m *measurer) decode(ctx context.Context) error {
-	most := last(m.Batch)
-	for seq := range most {
-		if err := m.e.Drop(int32(seq)); err != nil {
+	for _, batch := range m.Batch {
+		if err := m.grow(ctx, batch); err != nil {
 			return err
 		}
+		for seq := range batch {
+			if err := m.e.Drop(int32(seq)); err != nil {
+				return err
+			}
+		}
 	}
+	return nil
+}
+
+func (m *measurer) grow(ctx context.Context, batch int) error {
 	for _, each := range m.Context {
-		for seq := range most {
+		for seq := range batch {
 			if err := m.fill(ctx, int32(seq), each); err != nil {
 				return err
 			}
 		}
-		// The largest batch first, so that all sequences of a smaller one are longer
-		// by the same.
-		for i := len(m.Batch) - 1; i >= 0; i-- {
+		// Each step counts by itself, at the mean of what it sees: one that was held
+		// up does not spoil its neighbours.
+		held := batch * m.e.Tokens(0)
+		mean := float64(held) + float64(batch*(m.Steps-1))/2
+		for range m.Steps {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			batch, held := m.Batch[i], 0
-			for seq := range batch {
-				held += m.e.Tokens(int32(seq))
+			m.step(batch)
+			ms, err := m.timed(m.compute)
+			if err != nil {
+				return err
 			}
-			// Each step counts by itself, at the mean of what it sees: one that was held
-			// up does not spoil its neighbours.
-			mean := float64(held) + float64(batch*(m.Steps-1))/2
-			for range m.Steps {
-				m.step(batch)
-				ms, err := m.timed(m.compute)
-				if err != nil {
-					return err
-				}
-				m.note(Point{Kind: Decode, Batch: batch, Context: mean}, ms)
-			}
-		}
-	}
-	for seq := range most {
-		if err := m.e.Drop(int32(seq)); err != nil {
-			return err
+			m.note(Point{Kind: Decode, Batch: batch, Context: mean}, ms)
 		}
 	}
 	return nil

@@ -75,7 +75,7 @@ func (c *Config) Defaults(info engine.Info) {
 	}
 	grid(&c.New, min(info.BatchTokens, room/4), 1, 8, 32, 128, 256, 512, 1024, 2048)
 	grid(&c.Past, room/2, 0, 256, 512, 1024, 2048, 4096, 8192, 16384)
-	grid(&c.Batch, min(info.Slots, info.BatchTokens), 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+	grid(&c.Batch, min(info.Slots, info.BatchTokens), 1, 2, 4, 8, 16, 32, 64)
 	if c.Runs == 0 {
 		c.Runs = 5
 	}
@@ -126,7 +126,7 @@ func (c *Config) check(info engine.Info) error {
 	for _, n := range c.New {
 		longest += n
 	}
-	grown := last(c.Context) + len(c.Context)*len(c.Batch)*c.Steps
+	grown := last(c.Context) + len(c.Context)*c.Steps
 	if longest > min(info.ContextTokens, info.Cells) || grown > info.ContextTokens || grown*last(c.Batch) > info.Cells {
 		return fmt.Errorf("%w: it takes sequences of %d tokens, and %d of %d; the engine has room for %d in a sequence and %d in all",
 			ErrConfig, longest, last(c.Batch), grown, info.ContextTokens, info.Cells)

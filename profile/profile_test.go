@@ -64,12 +64,24 @@ func (s *scripted) Decode(rows []engine.Row) error {
 	}
 	if len(seqs) == len(rows) { // no grid of these tests has a chunk of one token
 		d := s.law.Decode[0]
-		ms = d.StepMS + d.SequenceMS*float64(len(rows)) + d.ContextMS*float64(context)
+		if context != s.cells() {
+			return errors.New("cells of others are in use")
+		}
+		ms = d.StepMS + d.SequenceMS*float64(len(rows)) + (d.ContextMS+d.PairMS*float64(len(rows)))*float64(context)
 	} else {
 		ms = s.chunkMS(float64(len(rows)), float64(rows[0].Pos)) * s.odd(len(rows))
 	}
 	s.spend(ms)
 	return nil
+}
+
+// cells is how many tokens are held before the batch, which has one more of each.
+func (s *scripted) cells() int {
+	n := 0
+	for _, held := range s.held {
+		n += max(0, held-1)
+	}
+	return n
 }
 
 func (s *scripted) Logits(int) ([]float32, error) { return nil, nil }
@@ -122,7 +134,7 @@ func newScripted(noise func() float64) *scripted {
 		noise: noise, paged: true, odd: func(int) float64 { return 1 },
 		law: timed.Fitted{
 			StepMS: 3, TokenMS: 0.25, PastMS: 0.002, PairMS: 2e-5,
-			Decode: []timed.DecodeFit{{StepMS: 2, SequenceMS: 0.75, ContextMS: 3e-4}},
+			Decode: []timed.DecodeFit{{StepMS: 2, SequenceMS: 0.75, ContextMS: 3e-4, PairMS: 1e-4}},
 		},
 	}
 }
@@ -175,7 +187,8 @@ func TestProfileFindsTheCoefficientsOfAnEngine(t *testing.T) {
 			near(t, "a pair", f.PairMS, want.PairMS, 2*c.tolerance)
 			near(t, "a decode step", f.Decode[0].StepMS, want.Decode[0].StepMS, 2*c.tolerance)
 			near(t, "a sequence", f.Decode[0].SequenceMS, want.Decode[0].SequenceMS, c.tolerance)
-			near(t, "a token of context", f.Decode[0].ContextMS, want.Decode[0].ContextMS, c.tolerance)
+			near(t, "a token of context", f.Decode[0].ContextMS, want.Decode[0].ContextMS, 2*c.tolerance)
+			near(t, "a sequence and a token", f.Decode[0].PairMS, want.Decode[0].PairMS, c.tolerance)
 			near(t, "an export", r.Timing.Moves.ExportBytesPerSecond, 1e9, 2*c.tolerance)
 			near(t, "an import", r.Timing.Moves.ImportBytesPerSecond, 1e9, 2*c.tolerance)
 			near(t, "an import's fixed part", r.Timing.Moves.ImportMS, 0.25, 4*c.tolerance)
@@ -194,7 +207,7 @@ func TestProfileFindsTheCoefficientsOfAnEngine(t *testing.T) {
 			}
 			d := want.Decode[0]
 			near(t, "a step of the model", m.Step(&timed.Batch{Decodes: 10, Context: 20000}).Seconds()*1e3,
-				d.StepMS+10*d.SequenceMS+20000*d.ContextMS, c.tolerance)
+				d.StepMS+10*d.SequenceMS+20000*(d.ContextMS+10*d.PairMS), c.tolerance)
 
 			var table bytes.Buffer
 			if err := r.WriteTable(&table); err != nil {
@@ -260,7 +273,7 @@ func TestTableKeepsWhatNoLawDescribes(t *testing.T) {
 		near(t, "a chunk", got, s.chunkMS(float64(c.New), float64(c.Past))*odd(c.New), 0.03)
 	}
 	d := s.law.Decode[0]
-	near(t, "a decode step", m.Step(&timed.Batch{Decodes: 8, Context: 8000}).Seconds()*1e3, d.StepMS+8*d.SequenceMS+8000*d.ContextMS, 1e-3)
+	near(t, "a decode step", m.Step(&timed.Batch{Decodes: 8, Context: 8000}).Seconds()*1e3, d.StepMS+8*d.SequenceMS+8000*(d.ContextMS+8*d.PairMS), 1e-3)
 }
 
 func TestBadFitIsRefused(t *testing.T) {

@@ -8,10 +8,10 @@ import (
 )
 
 // Bounds that keep all arithmetic inside 63 bits: a step's time is at most
-// maxBase + maxSlope·maxContext < 2^62.
+// maxBase + maxSlope·maxContext < 2^63, and twice that fits into 64 bits.
 const (
-	maxContext = 1 << 32 // tokens of context in one batch; more count as this many
-	maxSlope   = 1 << 29 // picoseconds per token of context: half a millisecond
+	maxContext = 1 << 31 // tokens of context in one batch; more count as this many
+	maxSlope   = 1 << 31 // picoseconds per token of context: two milliseconds
 	maxBase    = 1 << 60 // picoseconds: 13 days
 )
 
@@ -100,7 +100,7 @@ func (s span) sum(n int64) (Time, bool) {
 	if n <= 0 {
 		return 0, true
 	}
-	// First and last step are below 2^62, so the product has at most 127 bits; it
+	// First and last step are below 2^63, so the product has at most 128 bits; it
 	// is even, as in every arithmetic series of integers.
 	hi, lo := bits.Mul64(uint64(2*s.first+s.inc*(n-1)), uint64(n))
 	if hi > 0 {

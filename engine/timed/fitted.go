@@ -9,7 +9,7 @@ import (
 // Fitted are coefficients of measured step times, in milliseconds. A step takes
 //
 //	larger base + Σ chunks [ ChunkMS + TokenMS·t + PastMS·s + PairMS·(s·t + t²/2) ]
-//	            + SequenceMS·decodes + ContextMS·context
+//	            + SequenceMS·decodes + (ContextMS + PairMS·decodes)·context
 //
 // for t new tokens on top of s. The base is StepMS if there are chunks and that
 // of the decodes if there are some: weights are read once.
@@ -24,12 +24,15 @@ type Fitted struct {
 	Decode []DecodeFit `yaml:"decode" json:"decode"`
 }
 
-// DecodeFit are the coefficients of decodes.
+// DecodeFit are the coefficients of decodes. ContextMS is for engines in which a
+// sequence looks at its own tokens, PairMS for those in which it passes over those of
+// all, as llama.cpp does.
 type DecodeFit struct {
 	UpTo       int     `yaml:"up_to,omitempty" json:"up_to,omitempty"`
 	StepMS     float64 `yaml:"step_ms" json:"step_ms"`
 	SequenceMS float64 `yaml:"sequence_ms" json:"sequence_ms"`
 	ContextMS  float64 `yaml:"context_ms" json:"context_ms"`
+	PairMS     float64 `yaml:"pair_ms,omitempty" json:"pair_ms,omitempty"`
 }
 
 // NewFitted makes a model of fitted coefficients.
@@ -39,7 +42,7 @@ func NewFitted(f Fitted, o Common) (*Model, error) {
 	}
 	all := []float64{f.StepMS, f.ChunkMS, f.TokenMS, f.PastMS, f.PairMS}
 	for i, d := range f.Decode {
-		all = append(all, d.StepMS, d.SequenceMS, d.ContextMS)
+		all = append(all, d.StepMS, d.SequenceMS, d.ContextMS, d.PairMS)
 		last := i == len(f.Decode)-1
 		if last != (d.UpTo == 0) || !last && (d.UpTo < 1 || i > 0 && d.UpTo <= f.Decode[i-1].UpTo) {
 			return nil, errors.New("timed: up_to of fitted decodes ascends and is left out in the last group only")
@@ -67,12 +70,15 @@ func (f fitted) decodeFit(decodes int) *DecodeFit {
 	panic("unreachable: the last group has no bound")
 }
 
+// slope is milliseconds per token of context.
+func (d *DecodeFit) slope(rows float64) float64 { return d.ContextMS + float64(d.PairMS*rows) }
+
 const millisecond = float64(Millisecond)
 
 func (f fitted) curve(decodes int) (curve, error) {
 	d := f.decodeFit(decodes)
 	base := (d.StepMS + float64(d.SequenceMS*float64(decodes))) * millisecond
-	return curve{{base: max(1, whole(base)), slope: whole(d.ContextMS * millisecond)}}.seal()
+	return curve{{base: max(1, whole(base)), slope: whole(d.slope(float64(decodes)) * millisecond)}}.seal()
 }
 
 func (f fitted) mixed(b *Batch) float64 {
@@ -80,7 +86,7 @@ func (f fitted) mixed(b *Batch) float64 {
 	if rows := b.Decodes + b.Drafts; b.Decodes > 0 {
 		d := f.decodeFit(rows)
 		base = d.StepMS
-		ms = float64(d.SequenceMS*float64(rows)) + float64(d.ContextMS*float64(b.Context))
+		ms = float64(d.SequenceMS*float64(rows)) + float64(d.slope(float64(rows))*float64(b.Context))
 	}
 	if len(b.Chunks) > 0 {
 		base = max(base, f.StepMS)
@@ -121,7 +127,7 @@ func NewPolynomial(p Polynomial, o Common) (*Model, error) {
 		}
 	}
 	if p.Tokens < 1 || p.Tokens >= maxContext {
-		return nil, fmt.Errorf("timed: the memory of a polynomial is %d tokens, and must be from 1 to 2^32−1", p.Tokens)
+		return nil, fmt.Errorf("timed: the memory of a polynomial is %d tokens, and must be from 1 to 2^31−1", p.Tokens)
 	}
 	return build("polynomial", polynomial(p), o)
 }

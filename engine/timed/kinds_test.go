@@ -57,6 +57,19 @@ func TestDistServeCoefficients(t *testing.T) {
 	}
 }
 
+func TestFittedDecodesMayPassOverAllTokens(t *testing.T) {
+	m, err := NewFitted(Fitted{Decode: []DecodeFit{{StepMS: 1, ContextMS: 0.001, PairMS: 0.002}}}, Common{MaxDecodes: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.Step(&Batch{Decodes: 5, Context: 1000}); got != 12*ms {
+		t.Errorf("a step takes %v", got)
+	}
+	if got := m.Step(&Batch{Decodes: 3, Drafts: 2, Context: 1000}); got != 12*ms {
+		t.Errorf("a step with drafts takes %v", got)
+	}
+}
+
 func TestTableInterpolates(t *testing.T) {
 	m, err := NewTable(Table{
 		New: []int{64, 256}, Past: []int{0, 1000}, PrefillMS: [][]float64{{10, 20}, {40, 80}},
