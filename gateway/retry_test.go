@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -85,6 +86,20 @@ func TestBackoffEnds(t *testing.T) {
 		}
 		if took := (*other)[0].Sub(began); took > 50*time.Millisecond || len(*asked) != 1 {
 			t.Errorf("the other was asked after %v, the full worker %d times", took, len(*asked))
+		}
+	})
+	inBubble(t, nil, func(r *rig) {
+		asked := busy(r.b.workers["d1"], 9, buspb.Code_CODE_OVERLOADED)
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		r.postCtx(ctx, "/v1/chat/completions", chatBody)
+		if took := time.Since(began); took > 60*time.Millisecond {
+			t.Errorf("left after %v", took)
+		}
+		time.Sleep(time.Second)
+		if len(*asked) != 1 {
+			t.Errorf("the worker was asked %d times for a client that left", len(*asked))
 		}
 	})
 	inBubble(t, func(cfg *Config, _ *scripted) { cfg.RequestTimeout = 300 * time.Millisecond; cfg.Retries = 100 }, func(r *rig) {
@@ -186,12 +201,13 @@ func TestRebindOnly(t *testing.T) {
 			time.AfterFunc(4*time.Second, d.restart)
 		})
 		began := time.Now()
-		text, _, done := streamed(r.post("/v1/chat/completions", streamBody, "Tandem-Retry", "rebind").Body.String())
+		// Auto would serve it whole on the other worker, which is to compute it again.
+		text, _, done := streamed(r.post("/v1/chat/completions", streamBody, "Tandem-Retry", "rebind", "Tandem-Mode", "auto").Body.String())
 		if took := time.Since(began); text != answerText[:1] || done || took > 3100*time.Millisecond {
 			t.Errorf("%q %v after %v", text, done, took)
 		}
-		if n := r.b.workers["p2"].count("Prefill"); n != 0 {
-			t.Error("another source computed the prompt again")
+		if n := r.b.workers["p2"].count("Prefill") + r.b.workers["p2"].count("Run"); n != 0 {
+			t.Error("another worker computed the prompt again")
 		}
 	})
 }
