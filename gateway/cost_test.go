@@ -109,7 +109,7 @@ func BenchmarkStream(b *testing.B) {
 	tell(b, load{Bus: server.URL(), API: "http://" + ln.Addr().String()})
 
 	for _, l := range []load{
-		{Streams: 1, Step: 2 * time.Millisecond}, {Streams: 8, Step: 4 * time.Millisecond}, {Streams: 1}, {Streams: 64},
+		{Streams: 1, Step: 2 * time.Millisecond}, {Streams: 8, Step: 4 * time.Millisecond}, {Streams: 64, Step: 6 * time.Millisecond}, {Streams: 1}, {Streams: 64},
 	} {
 		b.Run(fmt.Sprintf("streams=%d/step=%v", l.Streams, l.Step), func(b *testing.B) {
 			l.Tokens = max(2, b.N/l.Streams)
