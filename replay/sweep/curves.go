@@ -118,7 +118,9 @@ func (r *Results) loadChart(curves []curve, title string, y page.Axis, of func(r
 	for n, i := range append(shown[:len(shown):len(shown)], rest...) {
 		c := &curves[i]
 		s := page.Series{Name: c.name, Color: n % shownCurves, Dash: n/shownCurves%2 == 1, Dots: true, Hidden: n >= shownCurves}
-		for _, p := range c.points {
+		by := (len(c.points)-1)/mostPoints + 1
+		for k := 0; k < len(c.points); k += by {
+			p := &c.points[k]
 			s.X = append(s.X, p.rate)
 			s.Y = append(s.Y, of(p.result))
 		}

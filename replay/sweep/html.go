@@ -10,10 +10,12 @@ import (
 	"github.com/tandem-llm/tandem/replay/report"
 )
 
-// Most rows of the page's table and of its bars.
+// Most rows of the page's table, bars, and points of a curve: the page stays below
+// a megabyte.
 const (
-	mostRows = 2000
-	mostBars = 40
+	mostRows   = 500
+	mostBars   = 40
+	mostPoints = 200
 )
 
 // HTML writes a page that compares the cells and needs nothing else.
@@ -127,11 +129,16 @@ func (r *Results) pageTable() page.Table {
 			t.Head = append(t.Head, m.title)
 		}
 	}
-	for _, row := range r.rows(true) {
-		if len(t.Rows) == mostRows {
-			t.Title = fmt.Sprintf("The first %d runs; the CSV has all", mostRows)
-			break
-		}
+	rows := r.rows(true)
+	if len(rows) > mostRows {
+		rows = r.rows(false)
+		t.Title = "One row for each cell; the CSV has all runs of the search"
+	}
+	if len(rows) > mostRows {
+		rows = rows[:mostRows]
+		t.Title = fmt.Sprintf("The first %d runs; the CSV has all", mostRows)
+	}
+	for _, row := range rows {
 		var line []page.Cell
 		for _, s := range row.cell.Settings {
 			line = append(line, value(s.Value))

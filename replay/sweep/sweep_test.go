@@ -450,6 +450,29 @@ func TestCSV(t *testing.T) {
 	}
 }
 
+// TestPageSize: the page stays below a megabyte, however large the grid.
+func TestPageSize(t *testing.T) {
+	one, err := queue(t.Context(), Cell{Config: base()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(ctx context.Context, c Cell) (*report.Result, error) { return one, nil }
+	for _, s := range []Sweep{
+		{Base: base(), Axes: axes(t, "a=1..40", "b=1..40", "c=1..5"), Run: run},
+		{Base: base(), Axes: axes(t, "a=1..40", "b=0.001..0.24/0.001"), Load: "b", Run: run},
+		{Base: base(), Axes: axes(t, "a=1..300"), Find: &Find{Path: "b", Low: 1, High: 1000, Tolerance: 0.01}, Run: run},
+	} {
+		res, err := s.Do(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := res.HTML(&b); err != nil || b.Len() > 1<<20 {
+			t.Errorf("%d cells make %d bytes, %v", len(res.Cells), b.Len(), err)
+		}
+	}
+}
+
 func TestETA(t *testing.T) {
 	if left(10, 0, 5) != 0 || left(10, 2, 5) != 25 || left(10, 2, 0) != 0 {
 		t.Error("the estimate is wrong")
