@@ -44,6 +44,11 @@ func (c *profileCmd) Run(a *app) error {
 	if err := errors.Join(f.check(), between("context", c.Context, 64, most), between("runs", c.Runs, 1, 1000), between("max-error", c.MaxError, 1e-6, 1e6)); err != nil {
 		return err
 	}
+	if c.Out != "" { // before minutes of measuring
+		if _, err := os.Stat(filepath.Dir(c.Out)); err != nil {
+			return usageError{fmt.Errorf("--out: %w", err)}
+		}
+	}
 	file := c.Model
 	if file == "" {
 		var err error
