@@ -52,8 +52,9 @@ func (l *ledger) record(r *handoff.Record) {
 	l.now = max(l.now, r.Now)
 	s := l.stories[r.Request]
 	if s == nil {
-		if r.State == handoff.RequestDone.String() && r.RequestFact != nil && r.RequestFact.Kind != handoff.FactAdmitted && len(r.RequestActions) == 0 {
-			return // a late message to one that is settled
+		if r.RequestFact == nil || r.RequestFact.Kind != handoff.FactAdmitted {
+			l.late(r)
+			return
 		}
 		s = &story{began: r.Now, bookings: map[bookingKey]bool{}}
 		l.stories[r.Request] = s
@@ -83,6 +84,15 @@ func (l *ledger) record(r *handoff.Record) {
 			}
 		case handoff.ActionUnbook:
 			delete(s.bookings, bookingKey{a.Handoff, a.Booking})
+		}
+	}
+}
+
+// late takes a record of a request that is settled: a message that was under way.
+func (l *ledger) late(r *handoff.Record) {
+	for _, a := range r.RequestActions {
+		if a.Kind == handoff.ActionForward || a.Kind == handoff.ActionFinish {
+			l.fault("request %s is over, and its machine says %s", r.Request, a.Kind)
 		}
 	}
 }

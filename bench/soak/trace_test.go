@@ -198,3 +198,24 @@ func TestLedger(t *testing.T) {
 		})
 	}
 }
+
+// TestLedgerLate: what comes behind the end of a request is no request of its own, unless it
+// gives the client something.
+func TestLedgerLate(t *testing.T) {
+	list := requestRecords(t, "a.0")
+	l := newLedger()
+	for i := range list {
+		l.record(&list[i])
+	}
+	l.settle(nil)
+	late := list[3]
+	late.State, late.RequestActions = list[4].State, []handoff.RequestAction{{Kind: handoff.ActionCancel}}
+	l.record(&late)
+	if _, faults := l.summary(); l.settle(nil) != 0 || len(faults) > 0 {
+		t.Errorf("a late message: %q", faults)
+	}
+	l.record(&list[4])
+	if _, faults := l.summary(); len(faults) == 0 {
+		t.Error("a second end behind the first was not found")
+	}
+}
