@@ -85,7 +85,6 @@ type host struct {
 	actions      []handoff.RequestAction
 	notices      []sched.Notice
 	batch        timed.Batch
-	cause        string // why the request being finished did not complete
 
 	rec      *report.Recorder
 	trace    *trace

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"sync"
 	"testing"
 
 	"github.com/tandem-llm/tandem/engine/timed"
 	"github.com/tandem-llm/tandem/replay/fleet"
-	"github.com/tandem-llm/tandem/replay/report"
 	"github.com/tandem-llm/tandem/workload"
 )
 
@@ -31,18 +31,6 @@ func (l *list) Next() (workload.Request, bool, error) {
 }
 
 func (l *list) Finished(uint64, timed.Time) {}
-
-// line is a request's line of the report, as far as tests look.
-type line struct {
-	Index   int64
-	Arrival timed.Time
-	First   timed.Time
-	Second  timed.Time
-	End     timed.Time
-	Output  int
-	Status  string
-	Reason  string
-}
 
 // simulate runs requests and returns the JSON of the report and of the requests. A
 // fact that a machine refuses fails the test.
@@ -120,11 +108,32 @@ pools:
     memory: {blocks: 1000}
 `
 
-func TestColocated(t *testing.T) {
-	var reqs []workload.Request
-	for i := range 3 {
-		reqs = append(reqs, workload.Request{Arrival: timed.Time(i) * timed.Second / 10, Input: 100, Output: 20})
+// A run depends on nothing but its input: others beside it change nothing.
+func TestRunsBesideEachOther(t *testing.T) {
+	spec, err := workload.ParseSpec("closed sessions=20 turns=3 think=exponential:0.2 input=50 output=30 requests=300 groups=4 prefix=64 hash_tokens=16")
+	if err != nil {
+		t.Fatal(err)
 	}
-	res, lines := simulate(t, colocated, &list{requests: reqs}, Options{Report: report.Options{}})
-	t.Logf("%s\n%s", res, lines)
+	var group sync.WaitGroup
+	var results [4][]byte
+	for i := range results {
+		group.Go(func() {
+			src, err := workload.New(spec)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			res, lines := simulate(t, colocated, src, Options{})
+			results[i] = append(res, lines...)
+		})
+	}
+	group.Wait()
+	for _, r := range results[1:] {
+		if !bytes.Equal(r, results[0]) {
+			t.Fatal("two runs differ")
+		}
+	}
+	if !bytes.Contains(results[0], []byte(`"turn":3`)) {
+		t.Error("no session came to its third turn")
+	}
 }
