@@ -8,31 +8,30 @@ import (
 
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/place"
 	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/state"
 	"github.com/tandem-llm/tandem/telemetry"
 	"github.com/tandem-llm/tandem/telemetry/otlp"
 )
 
-// Mode says how requests may be served.
-type Mode string
+// Mode says how requests may be served; see package place.
+type Mode = place.Mode
 
+// Modes.
 const (
-	// Auto hands off where a compatible pair lives and serves colocated otherwise.
-	Auto Mode = "auto"
-	// Disaggregated always hands off; without a pair the request is refused.
-	Disaggregated Mode = "disaggregated"
-	// Colocated never hands off.
-	Colocated Mode = "colocated"
+	Auto          = place.Auto
+	Disaggregated = place.Disaggregated
+	Colocated     = place.Colocated
 )
 
 // ParseMode reads a mode's name.
 func ParseMode(s string) (Mode, error) {
-	switch m := Mode(s); m {
-	case Auto, Disaggregated, Colocated:
-		return m, nil
+	m, err := place.ParseMode(s)
+	if err != nil {
+		return "", fmt.Errorf("gateway: %w", err)
 	}
-	return "", errors.New("gateway: unknown mode: use auto, disaggregated or colocated")
+	return m, nil
 }
 
 // ParseOrder reads the name of a handoff's order.

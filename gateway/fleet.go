@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/kv"
+	"github.com/tandem-llm/tandem/place"
 	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/state"
 )
@@ -257,53 +258,24 @@ func (f *fleet) keys(tenant string, prompt []int32) []kv.Key {
 }
 
 // learn tells the router which prompt is sent to a placement's workers.
-func (f *fleet) learn(p placement, keys []kv.Key) {
+func (f *fleet) learn(d place.Decision, keys []kv.Key) {
 	if len(keys) == 0 {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.router.Learn(p.source, keys)
-	if !p.destination.IsZero() {
-		f.router.Learn(p.destination, keys)
+	f.router.Learn(d.Source, keys)
+	if !d.Destination.IsZero() {
+		f.router.Learn(d.Destination, keys)
 	}
 }
 
-// placement is where an attempt runs.
-type placement struct {
-	policy              handoff.Policy
-	source, destination route.Target // no destination when colocated
-	rebind              bool         // the source takes over the state it holds
-}
-
-// place chooses workers. holder, when set, is a source that holds state to take over; with only, no
-// other source will do.
-func (f *fleet) place(mode Mode, q route.Request, holder route.Target, only bool) (placement, error) {
+// place chooses how and where an attempt runs.
+func (f *fleet) place(a place.Ask) (place.Decision, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	q.Model = f.model
-	if mode == Colocated {
-		t, err := f.router.ChooseWhole(q)
-		return placement{policy: handoff.Disabled, source: t}, err
-	}
-	if !holder.IsZero() && (only || f.router.Live(holder)) {
-		q.Source = holder
-		p, err := f.router.ChoosePair(q)
-		if err == nil || only {
-			return placement{handoff.DestinationFirst, p.Prefill, p.Decode, true}, err
-		}
-		q.Source = route.Target{}
-	}
-	p, err := f.router.ChoosePair(q)
-	if err == nil {
-		return placement{handoff.DestinationFirst, p.Prefill, p.Decode, false}, nil
-	}
-	if mode == Auto {
-		if t, whole := f.router.ChooseWhole(q); whole == nil {
-			return placement{policy: handoff.Disabled, source: t}, nil
-		}
-	}
-	return placement{}, err
+	a.Request.Model = f.model
+	return place.Decide(f.router, a)
 }
 
 // check returns the error that place would, and chooses nothing.
@@ -311,14 +283,7 @@ func (f *fleet) check(mode Mode, q route.Request) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	q.Model = f.model
-	if mode == Colocated {
-		return f.router.CheckWhole(q)
-	}
-	err := f.router.CheckPair(q)
-	if err != nil && mode == Auto && f.router.CheckWhole(q) == nil {
-		return nil
-	}
-	return err
+	return place.Check(f.router, mode, q)
 }
 
 // longest is the most tokens that a request of that mode can have: as the live workers say, or as

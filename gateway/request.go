@@ -2,8 +2,6 @@ package gateway
 
 import (
 	"crypto/rand"
-	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/bus/buspb"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/kv"
+	"github.com/tandem-llm/tandem/place"
 	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/telemetry"
 	"github.com/tandem-llm/tandem/telemetry/otlp"
@@ -70,8 +69,11 @@ type request struct {
 
 // attempt is one handoff of a request.
 type attempt struct {
-	id handoff.ID
-	placement
+	id                  handoff.ID
+	policy              handoff.Policy
+	source, destination route.Target // no destination when colocated
+	rebind              bool         // the source takes over the state it holds
+
 	placed   time.Duration // when it was placed
 	pinned   bool
 	endpoint *buspb.Endpoint // of the side that waits for the stream
@@ -199,44 +201,42 @@ func (q *request) place() {
 		return
 	}
 	g := q.g
-	var holder route.Target
+	ask := place.Ask{Mode: q.mode, Order: q.order, Request: q.placing(), Only: q.onFailure == handoff.RetryRebind}
 	if q.holder != nil {
-		holder = q.holder.source
+		ask.Holder = q.holder.source
 	}
-	p, err := g.fleet.place(q.mode, q.placing(), holder, q.onFailure == handoff.RetryRebind)
+	if q.machine.AvoidsSourceFirst() {
+		ask.Order = handoff.DestinationFirst
+	}
+	d, err := g.fleet.place(ask)
 	switch {
 	case err != nil:
 		q.placeFailed(err)
 		return
-	case q.failedBefore(p) && g.now() < q.resumeAt:
+	case d.GoesBack(q.avoid, q.refuser) && g.now() < q.resumeAt:
 		q.placeLater(q.resumeAt)
 		return
 	}
 	q.stopWaiting()
-	g.fleet.learn(p, q.keys)
-	if p.policy == handoff.DestinationFirst && q.order == handoff.SourceFirst && !q.machine.AvoidsSourceFirst() {
-		p.policy = handoff.SourceFirst
-	}
-	a := &attempt{id: mint(), placement: p, placed: g.now()}
+	g.fleet.learn(d, q.keys)
+	a := &attempt{id: mint(), policy: d.Policy, source: d.Source, destination: d.Destination, rebind: d.Rebind, placed: g.now()}
 	q.attempts = append(q.attempts, a)
 	g.mu.Lock()
 	g.requests[a.id] = q
 	g.mu.Unlock()
 	q.served = telemetry.Disaggregated
-	if p.policy == handoff.Disabled {
+	if d.Policy == handoff.Disabled {
 		q.served = telemetry.Colocated
 	}
 	q.begun(a)
-	q.apply(handoff.RequestFact{Kind: handoff.FactPlaced, Policy: p.policy, Handoff: a.id, Rebind: p.rebind})
+	q.apply(handoff.RequestFact{Kind: handoff.FactPlaced, Policy: d.Policy, Handoff: a.id, Rebind: d.Rebind})
 }
 
 // placeFailed ends the request, or lets it wait when workers were there and may be again: after a
 // failed attempt, and when all that is missing is a worker of some role.
 func (q *request) placeFailed(err error) {
 	g, now := q.g, q.g.now()
-	var refused *route.RefusedError
-	hopeless := !errors.As(err, &refused) ||
-		len(q.attempts) == 0 && (refused.Has(route.Incompatible) || refused.Has(route.TooLong))
+	hopeless := place.Hopeless(err, len(q.attempts) == 0)
 	if q.giveUpAt == 0 && (len(q.attempts) > 0 || g.fleet.wasReady(q.mode)) {
 		q.giveUpAt = now + g.cfg.PlaceWait
 	}
@@ -247,15 +247,6 @@ func (q *request) placeFailed(err error) {
 	q.stopWaiting()
 	q.note(placeError(q.mode, err))
 	q.apply(handoff.RequestFact{Kind: handoff.FactFailed, Phase: handoff.PhasePlace, Never: len(q.attempts) == 0})
-}
-
-// failedBefore reports whether a placement goes back to a worker that failed this request. What
-// a source holds is a reason to go back to it, unless it has just refused.
-func (q *request) failedBefore(p placement) bool {
-	if !p.destination.IsZero() && slices.Contains(q.avoid, p.destination) {
-		return true
-	}
-	return p.source == q.refuser || !p.rebind && slices.Contains(q.avoid, p.source)
 }
 
 // placeLater looks for a place again at the given time, or when a worker joins before.

@@ -214,19 +214,7 @@ func (q *request) failed(a *attempt, side handoff.Role, code buspb.Code) {
 
 // phase says where an attempt was when a side of it ended.
 func (q *request) phase(a *attempt, side handoff.Role, code buspb.Code) handoff.Phase {
-	switch s := q.machine.State(); {
-	case s == handoff.RequestDecoding, s == handoff.RequestRunning && len(q.emitted) > 0:
-		return handoff.PhaseDecode
-	case code == buspb.Code_CODE_TRANSFER:
-		return handoff.PhaseTransfer
-	case side == handoff.RoleDestination && !a.reserved:
-		return handoff.PhaseReserve
-	case side == handoff.RoleDestination:
-		return handoff.PhaseActivate
-	case a.pinned:
-		return handoff.PhaseTransfer
-	}
-	return handoff.PhasePrefill
+	return q.machine.FailedIn(side, a.reserved, a.pinned, code == buspb.Code_CODE_TRANSFER)
 }
 
 // counted keeps the first count of the prompt: of the worker that computed it for this request.

@@ -42,6 +42,24 @@ func (m *Request) markGone(f *RequestFact) {
 	}
 }
 
+// FailedIn says in which phase the current attempt was when its side ended: what
+// Failed carries. reserved and pinned: the sides said so; stream: a stream broke.
+func (m *Request) FailedIn(side Role, reserved, pinned, stream bool) Phase {
+	switch {
+	case m.state == RequestDecoding, m.state == RequestRunning && m.next > 0:
+		return PhaseDecode
+	case stream:
+		return PhaseTransfer
+	case side == RoleDestination && !reserved:
+		return PhaseReserve
+	case side == RoleDestination:
+		return PhaseActivate
+	case pinned:
+		return PhaseTransfer
+	}
+	return PhasePrefill
+}
+
 // sourceGone ends the request's ownership on the source after the commit.
 func (m *Request) sourceGone(f *RequestFact, dst []RequestAction) ([]RequestAction, Result, error) {
 	if f.Outcome == 0 || m.goneSource {

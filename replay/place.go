@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/timed"
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/kv"
+	"github.com/tandem-llm/tandem/place"
 	"github.com/tandem-llm/tandem/replay/fleet"
 	"github.com/tandem-llm/tandem/route"
 )
@@ -20,28 +21,32 @@ func (h *host) place(n int32, q *request) {
 	if q.machine.State() != handoff.RequestAdmitted {
 		return
 	}
-	policy, pair, rebind, err := h.choose(q)
+	ask := place.Ask{Mode: h.cfg.Mode, Request: q.placing(), Only: h.cfg.Gateway.Retry == handoff.RetryRebind}
+	if h.cfg.Order == fleet.SourceFirst && !q.machine.AvoidsSourceFirst() {
+		ask.Order = handoff.SourceFirst
+	}
+	if q.holder >= 0 {
+		ask.Holder = h.target(h.attempts.at(q.holder), handoff.RoleSource)
+	}
+	d, err := place.Decide(h.router, ask)
 	switch {
 	case err != nil:
 		h.placeFailed(n, q, err)
 		return
-	case h.now < q.resume && q.failedBefore(pair, rebind):
+	case h.now < q.resume && d.GoesBack(q.avoid, q.refuser):
 		h.placeLater(n, q, q.resume)
 		return
 	}
 	h.stopWaiting(n, q)
-	if policy == handoff.DestinationFirst && h.cfg.Order == fleet.SourceFirst && !q.machine.AvoidsSourceFirst() {
-		policy = handoff.SourceFirst
-	}
 	number, a := h.attempts.add()
-	*a = attempt{id: h.mint(), request: n, next: -1, policy: policy,
+	*a = attempt{id: h.mint(), request: n, next: -1, policy: d.Policy,
 		worker: [3]int32{-1, -1, -1}, task: [3]int32{-1, -1, -1}}
-	h.assign(a, handoff.RoleSource, pair.Prefill)
-	h.router.Learn(pair.Prefill, q.prompt())
-	if policy != handoff.Disabled {
-		h.assign(a, handoff.RoleDestination, pair.Decode)
+	h.assign(a, handoff.RoleSource, d.Source)
+	h.router.Learn(d.Source, q.prompt())
+	if d.Policy != handoff.Disabled {
+		h.assign(a, handoff.RoleDestination, d.Destination)
 		a.link = h.linkOf(a)
-		h.router.Learn(pair.Decode, q.prompt())
+		h.router.Learn(d.Destination, q.prompt())
 	}
 	if q.current >= 0 {
 		h.attempts.at(q.current).next = number
@@ -50,8 +55,8 @@ func (h *host) place(n int32, q *request) {
 	}
 	q.current = number
 	q.attempts++
-	h.rec.Count("placed", policy.String(), 1)
-	h.apply(n, handoff.RequestFact{Kind: handoff.FactPlaced, Policy: policy, Handoff: a.id, Rebind: rebind})
+	h.rec.Count("placed", d.Policy.String(), 1)
+	h.apply(n, handoff.RequestFact{Kind: handoff.FactPlaced, Policy: d.Policy, Handoff: a.id, Rebind: d.Rebind})
 }
 
 func (h *host) assign(a *attempt, side handoff.Role, t route.Target) {
@@ -96,41 +101,10 @@ func (h *host) useRoutes() {
 	h.router.Use(o)
 }
 
-// choose asks the router as the mode says. With a holder it is asked first for a
-// destination that the holder can hand its state to.
-func (h *host) choose(q *request) (policy handoff.Policy, pair route.Pair, rebind bool, err error) {
-	r := q.placing()
-	if h.cfg.Mode == fleet.Colocated {
-		pair.Prefill, err = h.router.ChooseWhole(r)
-		return handoff.Disabled, pair, false, err
-	}
-	only := h.cfg.Gateway.Retry == handoff.RetryRebind
-	if q.holder >= 0 {
-		if holder := h.target(h.attempts.at(q.holder), handoff.RoleSource); only || h.router.Live(holder) {
-			r.Source = holder
-			if pair, err = h.router.ChoosePair(r); err == nil || only {
-				return handoff.DestinationFirst, pair, true, err
-			}
-			r.Source = route.Target{}
-		}
-	}
-	if pair, err = h.router.ChoosePair(r); err == nil {
-		return handoff.DestinationFirst, pair, false, nil
-	}
-	if h.cfg.Mode == fleet.Auto {
-		if t, whole := h.router.ChooseWhole(r); whole == nil {
-			return handoff.Disabled, route.Pair{Prefill: t}, false, nil
-		}
-	}
-	return 0, pair, false, err
-}
-
 // placeFailed ends the request, or lets it wait when a worker that is down may come
 // back.
 func (h *host) placeFailed(n int32, q *request, err error) {
-	var refused *route.RefusedError
-	hopeless := !errors.As(err, &refused) ||
-		q.attempts == 0 && (refused.Has(route.Incompatible) || refused.Has(route.TooLong))
+	hopeless := place.Hopeless(err, q.attempts == 0)
 	if q.giveUp == 0 && (q.attempts > 0 || h.anyDown()) {
 		q.giveUp = h.now + timed.Of(h.cfg.Gateway.PlaceWait)
 	}
@@ -141,21 +115,11 @@ func (h *host) placeFailed(n int32, q *request, err error) {
 	h.stopWaiting(n, q)
 	if q.cause == "" {
 		q.cause = "no worker can take it"
-		if refused != nil && refused.Has(route.TooLong) {
+		if refused := (*route.RefusedError)(nil); errors.As(err, &refused) && refused.Has(route.TooLong) {
 			q.cause = "no worker can hold so many tokens"
 		}
 	}
 	h.apply(n, handoff.RequestFact{Kind: handoff.FactFailed, Phase: handoff.PhasePlace, Never: q.attempts == 0})
-}
-
-// failedBefore reports whether a placement goes back to a worker that failed this
-// request. What a source holds is a reason to go back to it, unless it has just
-// refused.
-func (q *request) failedBefore(p route.Pair, rebind bool) bool {
-	if !p.Decode.IsZero() && slices.Contains(q.avoid, p.Decode) {
-		return true
-	}
-	return p.Prefill == q.refuser || !rebind && slices.Contains(q.avoid, p.Prefill)
 }
 
 // placeLater looks for a place again at the given time, or when a worker joins before.
@@ -199,9 +163,5 @@ func (h *host) workersChanged() {
 // the request cannot be served without it.
 func (h *host) nobodyElse(q *request, t route.Target) bool {
 	q.exclude = append(q.exclude, t)
-	r := q.placing()
-	if h.cfg.Mode == fleet.Colocated {
-		return h.router.CheckWhole(r) != nil
-	}
-	return h.router.CheckPair(r) != nil && (h.cfg.Mode != fleet.Auto || h.router.CheckWhole(r) != nil)
+	return place.Check(h.router, h.cfg.Mode, q.placing()) != nil
 }

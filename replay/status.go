@@ -34,7 +34,7 @@ func (h *host) status(a *attempt, e *event) {
 			return // the last token says so
 		}
 		h.learn(n, q)
-		f.Kind, f.Outcome, f.Phase = handoff.FactFailed, e.outcome, h.phase(q, a, e.side)
+		f.Kind, f.Outcome, f.Phase = handoff.FactFailed, e.outcome, q.machine.FailedIn(e.side, a.reserved, a.pinned, a.broken)
 		if !q.done() && a.id == q.machine.Handoff() {
 			h.rec.Count("attempts ended", e.side.String()+": "+e.outcome.String(), 1)
 		}
@@ -68,23 +68,6 @@ func (h *host) failedBy(q *request, a *attempt, side handoff.Role, cause string)
 		q.cause = cause
 	}
 	q.avoid = append(q.avoid, h.target(a, side))
-}
-
-// phase says where an attempt was when a side of it ended.
-func (h *host) phase(q *request, a *attempt, side handoff.Role) handoff.Phase {
-	switch s := q.machine.State(); {
-	case s == handoff.RequestDecoding, s == handoff.RequestRunning && q.machine.Next() > 0:
-		return handoff.PhaseDecode
-	case a.broken:
-		return handoff.PhaseTransfer
-	case side == handoff.RoleDestination && !a.reserved:
-		return handoff.PhaseReserve
-	case side == handoff.RoleDestination:
-		return handoff.PhaseActivate
-	case a.pinned:
-		return handoff.PhaseTransfer
-	}
-	return handoff.PhasePrefill
 }
 
 // refusedCommand takes the answer of a worker that did not start what it was told.

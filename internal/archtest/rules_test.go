@@ -63,7 +63,7 @@ var layers = []row{
 	{"verify", []string{"engine", "engine/llama", "model", "pair", "state", "wire"}, "asks one engine here and one in another process the same; what serves requests is not in it"},
 
 	{"replay/agenda", []string{"engine/timed"}, "orders times, whatever they are of"},
-	{"replay/fleet", []string{"engine/timed", "handoff", "route", "workload"}, "what a fleet is; what happens on it is the host's"},
+	{"replay/fleet", []string{"core", "engine/timed", "workload"}, "what a fleet is; what happens on it is the host's"},
 	{"replay", []string{"core", "engine/timed", "internal/splitmix", "replay/agenda", "replay/fleet", "replay/link", "replay/report", "telemetry", "workload"}, "hosts the core on a virtual clock: no engine, no socket, no file"},
 	{"replay/link", []string{"engine/timed", "replay/agenda"}, "bytes and rates; what travels is the host's"},
 	{"replay/page", nil, "knows what a chart looks like, not what is drawn"},

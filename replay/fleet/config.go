@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-llm/tandem/engine/timed"
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/place"
 	"github.com/tandem-llm/tandem/route"
 	"github.com/tandem-llm/tandem/workload"
 )
@@ -13,7 +14,7 @@ import (
 type Config struct {
 	// Mode is colocated, disaggregated, or auto: disaggregated where a pair of
 	// workers can be had.
-	Mode Mode `yaml:"mode"`
+	Mode place.Mode `yaml:"mode"`
 	// Order of handoffs: destination-first (default) or source-first.
 	Order Order `yaml:"order,omitempty"`
 	// Streaming sends pages while the prompt is computed (default), or false: after
@@ -35,16 +36,6 @@ type Config struct {
 	Failures []Failure `yaml:"failures,omitempty"`
 	Cancels  Cancels   `yaml:"cancels,omitempty"`
 }
-
-// Mode says where a request's prompt and answer are computed.
-type Mode string
-
-// Modes.
-const (
-	Colocated     Mode = "colocated"
-	Disaggregated Mode = "disaggregated"
-	Auto          Mode = "auto"
-)
 
 // Order is the order in which the sides of a handoff take their memory.
 type Order string

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/handoff"
+	"github.com/tandem-llm/tandem/place"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -74,10 +75,8 @@ func orNew[T any](v **T, d T) {
 
 // fill checks everything and fills in defaults.
 func (c *Config) fill(files Files) error {
-	switch c.Mode {
-	case Colocated, Disaggregated, Auto:
-	default:
-		return fmt.Errorf("mode is %q, want colocated, disaggregated or auto", c.Mode)
+	if _, err := place.ParseMode(string(c.Mode)); err != nil {
+		return fmt.Errorf("mode: %w", err)
 	}
 	or(&c.Order, DestinationFirst)
 	if c.Order != DestinationFirst && c.Order != SourceFirst {
