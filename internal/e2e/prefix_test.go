@@ -37,6 +37,21 @@ func prefixCache(t *testing.T, arch tiny.Arch) {
 			t.Errorf("%s %s: another answer than that of the cold request", a.mode, a.order)
 		}
 	}
+	// The decode worker had all whole pages when the second handoff came, and only the rest of it travelled.
+	f.eventually("pages that did not travel", func() bool {
+		return f.metric("gateway", `tandem_handoff_tokens_total{kind="cached",side="destination"}`) == 256 &&
+			f.metric("gateway", "tandem_handoff_skipped_bytes_total") > 0
+	})
+	// So it has of its own answer when the conversation goes on: 300 + 100 tokens, the last one not computed.
+	first := f.complete(ask{prompt: prompt(300, 5), max: 100, mode: "disaggregated"})
+	turn := slices.Concat(prompt(300, 5), first.Tokens, prompt(40, 3))
+	second := f.complete(ask{prompt: turn, max: 24, mode: "disaggregated"})
+	if want := f.complete(ask{prompt: turn, max: 24, mode: "disaggregated", order: "source-first"}); !slices.Equal(second.Tokens, want.Tokens) || len(want.Tokens) != 24 {
+		t.Error("the second turn has another answer in the other order")
+	}
+	f.eventually("pages of an answer that did not travel", func() bool {
+		return f.metric("gateway", `tandem_handoff_tokens_total{kind="cached",side="destination"}`) == 256+384+384
+	})
 	if got := f.complete(ask{prompt: prompt(300, 2), max: 24, mode: "colocated"}); got.Usage.Details.Cached != 0 {
 		t.Errorf("another prompt: %d tokens cached", got.Usage.Details.Cached)
 	}
