@@ -2,6 +2,7 @@ package soak
 
 import (
 	"context"
+	"fmt"
 	"sync"
 )
 
@@ -52,16 +53,23 @@ func (j *judge) answer(ctx context.Context, a *Answer, k kind) {
 	case a.Finish == "stop" && !v.stops:
 		tokens.fail("request %d (%s) ends with the reason stop, its last token ends nothing", q.Index, a.ID)
 	}
-	if k == alone {
+	text := ""
+	if differs && (k == alone || k == aloneCached) {
+		text = fmt.Sprintf("request %d (%s, %s): token %d of %d is another one than the reference's, which prefers it by %.3g; %d of %d tokens of the prompt came from a cache",
+			q.Index, a.ID, where(a), v.first, len(a.Tokens), v.gap, a.Cached, len(q.Prompt))
+	}
+	switch k {
+	case alone:
 		c := j.check(checkAlone)
 		c.judged()
 		if differs {
-			c.fail("request %d (%s, %s): token %d of %d is another one than the reference's, %d of %d tokens of the prompt came from a cache",
-				q.Index, a.ID, where(a), v.first, len(a.Tokens), a.Cached, len(q.Prompt))
+			c.fail("%s", text)
 		}
-	}
-	if k == aloneCached {
-		j.report.Divergence.AloneCached.add(differs)
+	case aloneCached:
+		d := &j.report.Divergence
+		if d.AloneCached.add(differs); differs && len(d.AloneDetails) < mostDetails {
+			d.AloneDetails = append(d.AloneDetails, text)
+		}
 	}
 	if !q.greedy() {
 		switch k {

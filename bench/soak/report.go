@@ -83,7 +83,8 @@ type Divergence struct {
 	SampledHandedOff Share `json:"sampled_handed_off"`
 	SampledColocated Share `json:"sampled_colocated"`
 	// Answers of AloneCached, greedy or drawn.
-	AloneCached Share `json:"alone_cached"`
+	AloneCached  Share    `json:"alone_cached"`
+	AloneDetails []string `json:"alone_details,omitempty"` // of the first that differ
 }
 
 // Check is one thing that must hold.
@@ -186,6 +187,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 	p.say("            retried %s; drawn at random: handed off %s, colocated %s", d.Retried, d.SampledHandedOff, d.SampledColocated)
 	if d.AloneCached.Of > 0 {
 		p.say("            alone on workers that keep prefixes %s", d.AloneCached)
+		for _, line := range d.AloneDetails {
+			p.say("                %s", line)
+		}
 	}
 	p.say("lifecycle   %d records of %d lives replayed, %d lives with gaps", r.Records, r.Lives, len(r.Gaps))
 	for _, f := range r.Footprints {
