@@ -202,9 +202,10 @@ func (r *run) over(ctx context.Context) bool {
 // phases runs the load and reports whether all of it was sent.
 func (r *run) phases(ctx context.Context) bool {
 	n := r.cfg.Requests
-	r.with(func(*Report) { r.total = n + (n+r.cfg.Compare-1)/r.cfg.Compare + max(0, r.cfg.Alone) })
+	warm := 2 * len(r.cfg.Workers)
+	r.with(func(*Report) { r.total = warm + n + (n+r.cfg.Compare-1)/r.cfg.Compare + max(0, r.cfg.Alone) })
 	// Every worker has served, and knows its peers, before the first rest.
-	r.settle(r.load(ctx, handedOff, r.span(2<<20, 2*len(r.cfg.Workers), 1), nil))
+	r.settle(r.load(ctx, handedOff, r.span(2<<20, warm, 1), nil))
 	r.rest(ctx)
 	for first := 0; first < n && !r.over(ctx); first += roundSize {
 		size := min(roundSize, n-first)
