@@ -115,6 +115,15 @@ func TestStretchesEqualSteps(t *testing.T) {
 		if !bytes.Equal(fast, slow) {
 			t.Fatalf("%s\n%v\nreports differ:\n%s", config, requests, cmp.Diff(string(slow), string(fast)))
 		}
+		// A lifecycle trace changes nothing, and fresh machines decide the same from it.
+		var trace bytes.Buffer
+		traced, _ := simulate(t, config, &list{requests: requests}, Options{Lifecycle: &trace})
+		if !bytes.Equal(traced, fast) {
+			t.Fatalf("%s\n%v\na trace changes the report:\n%s", config, requests, cmp.Diff(string(fast), string(traced)))
+		}
+		if _, err := replayed(&trace); err != nil {
+			t.Fatalf("%s\n%v\n%v", config, requests, err)
+		}
 		if n := bytes.Count(fastLines, []byte("\n")); n != len(requests) {
 			t.Fatalf("%s\n%d requests ended of %d", config, n, len(requests))
 		}

@@ -107,7 +107,7 @@ func (s *scene) run(t *testing.T, more string, events bool) string {
 }
 
 // replay runs the scene, with more lines in the fleet's description.
-func (s *scene) replay(t *testing.T, more string) (requests []string, counts []counted, events []telemetry.Event) {
+func (s *scene) replay(t *testing.T, more string) (requests []string, counts []counted, _ []telemetry.Event) {
 	var trace bytes.Buffer
 	res, lines := simulate(t, s.fleet+"\n"+more, &list{requests: s.requests}, Options{Lifecycle: &trace})
 	var o struct{ Counts []counted }
@@ -135,27 +135,32 @@ func (s *scene) replay(t *testing.T, more string) (requests []string, counts []c
 		}
 		requests = append(requests, text)
 	}
+	events, err := replayed(&trace)
+	if err != nil {
+		t.Error(err)
+	}
+	return requests, o.Counts, events
+}
+
+// replayed reads a lifecycle trace and lets fresh machines decide again.
+func replayed(trace *bytes.Buffer) (events []telemetry.Event, err error) {
 	var records []handoff.Record
-	if err := telemetry.ReadEvents(&trace, func(e telemetry.Event) bool {
+	if err := telemetry.ReadEvents(trace, func(e telemetry.Event) bool {
 		if e.Record != nil {
 			records = append(records, *e.Record)
 		}
 		events = append(events, e)
 		return true
 	}); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	// Fresh machines decide the same.
-	if err := handoff.Replay(func(yield func(handoff.Record, error) bool) {
+	return events, handoff.Replay(func(yield func(handoff.Record, error) bool) {
 		for _, r := range records {
 			if !yield(r, nil) {
 				return
 			}
 		}
-	}); err != nil {
-		t.Error(err)
-	}
-	return requests, o.Counts, events
+	})
 }
 
 // counted is one count of a report.
