@@ -8,8 +8,8 @@ func (h *host) command(w *worker, a *attempt, t *task, e *event) {
 	now := h.now.Duration()
 	switch e.what {
 	case cmdReserve, cmdPrefill, cmdRun:
-		if t != nil || w.tombs.Admit(now, a.id) != nil {
-			return // cancelled before it came
+		if t != nil || w.tombs.Admit(now, a.id) != nil || now >= h.requests.at(a.request).deadline {
+			return // cancelled before it came, or too late
 		}
 		if l := w.sched.Load(); l.Waiting+l.Reserving >= w.pool.cfg.Schedule.Waiting {
 			phase := handoff.PhasePrefill
@@ -88,9 +88,6 @@ func (h *host) reserve(w *worker, a *attempt, attempt int32) {
 		Kind: handoff.FactRouted, Policy: a.policy, Parts: 1, PromptTokens: t.prompt, Headroom: t.most - 1,
 		Deadline: q.deadline, Quarantine: h.cfg.Worker.Quarantine, Incarnation: a.incarnation[handoff.RoleSource],
 	})
-	if t.dst.State() == handoff.DestinationNotRouted { // its deadline passed just now
-		h.dropTask(t, a)
-	}
 }
 
 // prefill starts the source side of a handoff, or a colocated request.
@@ -106,11 +103,7 @@ func (h *host) prefill(w *worker, a *attempt, e *event) {
 		Kind: handoff.FactDispatched, Policy: a.policy, Parts: 1, Readers: 1, PromptTokens: t.prompt, MaxTokens: t.most,
 		Deadline: q.deadline, Quarantine: h.cfg.Worker.Quarantine, Reuse: reuse,
 	})
-	switch {
-	case a.task[handoff.RoleSource] != t.number:
-	case t.src.State() == handoff.SourceNotStarted:
-		h.dropTask(t, a)
-	case a.policy == handoff.DestinationFirst:
+	if a.task[handoff.RoleSource] == t.number && a.policy == handoff.DestinationFirst {
 		h.source(t, handoff.SourceFact{Kind: handoff.FactDestinationReady, SkipTokens: min(a.skip, t.prompt), Incarnation: a.incarnation[handoff.RoleDestination]})
 	}
 }

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -124,8 +125,35 @@ func TestStretchesEqualSteps(t *testing.T) {
 		if _, err := replayed(&trace); err != nil {
 			t.Fatalf("%s\n%v\n%v", config, requests, err)
 		}
+		countGaps(t, fast, fastLines)
 		if n := bytes.Count(fastLines, []byte("\n")); n != len(requests) {
 			t.Fatalf("%s\n%d requests ended of %d", config, n, len(requests))
 		}
 	})
+}
+
+// countGaps fails unless a request of n tokens has n-1 gaps between them. Where an
+// attempt ended early, tokens were lost with it, and their gaps count.
+func countGaps(t *rapid.T, result, lines []byte) {
+	var o struct {
+		Latency struct{ ITL struct{ N int } }
+		Counts  []counted
+	}
+	if err := json.Unmarshal(result, &o); err != nil {
+		t.Fatal(err)
+	}
+	want := 0
+	for line := range bytes.Lines(lines) {
+		var e each
+		if err := json.Unmarshal(line, &e); err != nil {
+			t.Fatal(err)
+		}
+		want += max(0, e.Output-1)
+		if e.Status != "completed" && e.Status != "refused" || e.Retries > 0 {
+			return
+		}
+	}
+	if o.Latency.ITL.N != want {
+		t.Fatalf("%d gaps between tokens, want %d", o.Latency.ITL.N, want)
+	}
 }
