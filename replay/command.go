@@ -61,7 +61,7 @@ func (h *host) cancelTask(w *worker, t *task, reason handoff.Reason) {
 }
 
 func (h *host) readerCompleted(t *task, a *attempt) {
-	if a.m.acknowledged == 0 {
+	if a.m.acknowledged == never {
 		a.m.acknowledged = h.now
 	}
 	h.source(t, handoff.SourceFact{Kind: handoff.FactReaderCompleted, Incarnation: a.incarnation[handoff.RoleDestination]})

@@ -6,7 +6,8 @@ import (
 	"github.com/tandem-llm/tandem/replay/report"
 )
 
-// measure is when what happened in a handoff; 0: it did not.
+// measure is when what happened in a handoff; never: it did not. Time 0 is a time as
+// any other.
 type measure struct {
 	asked, reserved      timed.Time // the destination, and when it had room
 	began, prompted      timed.Time // the prompt's first and last step
@@ -17,6 +18,15 @@ type measure struct {
 	acknowledged         timed.Time // at the source
 	export, imports      timed.Time // sums
 	bytes                int64
+}
+
+// never is the time of what did not happen.
+const never timed.Time = -1
+
+// unmeasured is what is known of a handoff before it begins.
+var unmeasured = measure{
+	asked: never, reserved: never, began: never, prompted: never, ready: never, exportFirst: never, finalAt: never,
+	wireFirst: never, wireEnd: never, whole: never, activated: never, acknowledged: never,
 }
 
 // record reports a request that has ended.
@@ -50,7 +60,7 @@ func (h *host) record(q *request, status handoff.Status) {
 		if a.policy == handoff.Disabled {
 			r.Decode = r.Prefill
 		}
-		if a.m.activated > 0 {
+		if a.m.activated != never {
 			r.HandedOff = true
 			r.Handoff = a.m.handoff()
 			r.Handoff.SkippedTokens = a.skip
@@ -62,7 +72,7 @@ func (h *host) record(q *request, status handoff.Status) {
 // handoff is the breakdown of a handoff that was activated.
 func (m *measure) handoff() report.Handoff {
 	between := func(from, to timed.Time) timed.Time {
-		if from == 0 || to <= from {
+		if from == never || to <= from {
 			return 0
 		}
 		return to - from

@@ -196,7 +196,7 @@ func (h *host) noticed(w *worker, t *task, n *sched.Notice) {
 		}
 	case sched.NotePinned:
 		t.computed = t.prompt
-		if a.m.ready == 0 {
+		if a.m.ready == never {
 			a.m.ready = h.now
 		}
 		h.later(t, fact{kind: handoff.FactPrefillPinned, n: int(n.Blocks)})

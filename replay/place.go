@@ -40,7 +40,7 @@ func (h *host) place(n int32, q *request) {
 	h.stopWaiting(n, q)
 	number, a := h.attempts.add()
 	*a = attempt{id: h.mint(), request: n, next: -1, policy: d.Policy,
-		worker: [3]int32{-1, -1, -1}, task: [3]int32{-1, -1, -1}}
+		worker: [3]int32{-1, -1, -1}, task: [3]int32{-1, -1, -1}, m: unmeasured}
 	h.assign(a, handoff.RoleSource, d.Source)
 	h.router.Learn(d.Source, q.prompt())
 	if d.Policy != handoff.Disabled {

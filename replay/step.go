@@ -51,7 +51,7 @@ func (h *host) plan(w *worker, at timed.Time) {
 	for i := range step.Chunks {
 		c := &step.Chunks[i]
 		b.Chunks = append(b.Chunks, timed.Chunk{New: int(c.End - c.First), Past: int(c.First)})
-		if a := h.attemptOf(w, c.Ref); a != nil && a.m.began == 0 {
+		if a := h.attemptOf(w, c.Ref); a != nil && a.m.began == never {
 			a.m.began = at
 		}
 	}
@@ -162,7 +162,7 @@ func (h *host) computed(w *worker, c *sched.Chunk) {
 	}
 	a := h.attempts.at(t.attempt)
 	t.computed = int(c.End)
-	if a.m.ready == 0 && h.cfg.StreamsPages() {
+	if a.m.ready == never && h.cfg.StreamsPages() {
 		a.m.ready = h.now
 	}
 	if !c.Last {

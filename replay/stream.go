@@ -156,7 +156,7 @@ func (h *host) sendFinal(t *task) {
 
 // export takes what is computed and may travel out of the source's engine.
 func (h *host) export(t *task, a *attempt) {
-	if t.side != handoff.RoleSource || a.policy == handoff.Disabled || !a.granted || a.ended || a.m.finalAt != 0 {
+	if t.side != handoff.RoleSource || a.policy == handoff.Disabled || !a.granted || a.ended || a.m.finalAt != never {
 		return
 	}
 	if !a.final && !h.cfg.StreamsPages() {
@@ -174,7 +174,7 @@ func (h *host) export(t *task, a *attempt) {
 		return
 	}
 	took := h.workers[t.worker].pool.cost.model.Export(bytes)
-	if a.m.exportFirst == 0 {
+	if a.m.exportFirst == never {
 		a.m.exportFirst = h.now
 	}
 	a.m.export += took
@@ -196,7 +196,7 @@ func (h *host) flow(a *attempt, attempt int32, bytes int64, last bool) {
 		}
 		h.flows[a.flow], a.flowing = attempt, true
 	}
-	if a.m.wireFirst == 0 {
+	if a.m.wireFirst == never {
 		a.m.wireFirst = h.now
 	}
 	a.m.bytes += bytes
