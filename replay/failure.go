@@ -105,9 +105,9 @@ func (h *host) dies(w *worker) {
 	}
 	h.steps.Clear(w.number)
 	if w.stepping {
-		w.busy(w.begun, h.now, w.busyKind, h)
+		w.busy(w.begun, h.now, w.busyKind)
 	}
-	w.flushBusy(h)
+	w.flushBusy()
 	w.stepping, w.stretch, w.alive, w.downSince = false, 0, false, h.now
 	for _, chunk := range h.tasks.chunks {
 		for i := range chunk {

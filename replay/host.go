@@ -227,7 +227,7 @@ func (h *host) finish() (*report.Result, error) {
 	end := h.lastEnd
 	for i := range h.workers {
 		w := &h.workers[i]
-		w.flushBusy(h)
+		w.flushBusy()
 		h.sample(w)
 		end = max(end, w.busyTo)
 		if !w.alive {

@@ -98,7 +98,7 @@ func (h *host) skip(w *worker, n int) {
 	took := w.pool.cost.stretch(w.decodes, w.context, n)
 	rows := w.decodes
 	w.pool.cost.gaps(w.decodes, w.context, n, func(gap timed.Time, count int) { h.rec.Gaps(gap, count*rows) })
-	w.busy(w.begun, w.begun+took, report.Decode, h)
+	w.busy(w.begun, w.begun+took, report.Decode)
 	w.context += int64(n) * int64(w.decodes)
 	w.begun += took
 	w.lastDecode = w.begun
@@ -122,7 +122,7 @@ func (h *host) stepEnds(w *worker) {
 	case len(step.Chunks) > 0:
 		kind = report.Mixed
 	}
-	w.busy(w.begun, w.ends, kind, h)
+	w.busy(w.begun, w.ends, kind)
 	if n := len(step.Decodes); n > 0 {
 		h.decoded(w, n)
 	}

@@ -214,16 +214,16 @@ func (h *host) sample(w *worker) {
 }
 
 // busy records that a worker computes in some time. Neighbours of one kind are one.
-func (w *worker) busy(from, to timed.Time, kind report.Work, h *host) {
+func (w *worker) busy(from, to timed.Time, kind report.Work) {
 	if from == w.busyTo && kind == w.busyKind {
 		w.busyTo = to
 		return
 	}
-	w.flushBusy(h)
+	w.flushBusy()
 	w.busyFrom, w.busyTo, w.busyKind = from, to, kind
 }
 
-func (w *worker) flushBusy(*host) {
+func (w *worker) flushBusy() {
 	if w.busyTo > w.busyFrom {
 		w.pool.rep.Busy(w.index, w.busyFrom, w.busyTo, w.busyKind)
 	}

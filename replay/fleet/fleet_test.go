@@ -64,6 +64,8 @@ func TestErrorsNameTheField(t *testing.T) {
 		{"pools:", "failures: [{at: 1s, worker: d-1}]\npools:", "d-1"},
 		{"pools:", "cancels: {rate: 2}\npools:", "cancels"},
 		{"pools:", "speedup: -1\npools:", "speedup"},
+		{"role: decode", "role: decode\n    count: 16384", "limit"},
+		{"blocks: 100", "blocks: 16000000, block_tokens: 1}\n    count: 9\n    accelerators: 1\n    schedule: {budget: 9", "block_tokens"},
 		{good, "", "empty"},
 		{good, "mode: colocated", "0 pools"},
 		{good, good + "---\n" + good, "something follows"},

@@ -22,6 +22,7 @@ const MaxBytes = 1 << 20
 const (
 	MaxWorkers = 1 << 14
 	MaxPools   = 256
+	MaxBlocks  = 1 << 27 // of all workers, at about 56 bytes each
 )
 
 // Files reads a file that a description names.
@@ -89,7 +90,7 @@ func (c *Config) fill(files Files) error {
 	if len(c.Pools) == 0 || len(c.Pools) > MaxPools {
 		return fmt.Errorf("there are %d pools, want 1 to %d", len(c.Pools), MaxPools)
 	}
-	workers := 0
+	workers, blocks := 0, 0
 	for i := range c.Pools {
 		p := &c.Pools[i]
 		if err := p.fill(files); err != nil {
@@ -101,9 +102,13 @@ func (c *Config) fill(files Files) error {
 			}
 		}
 		workers += p.Count
+		blocks += p.Count * p.blocks
 	}
 	if workers > MaxWorkers {
 		return fmt.Errorf("there are %d workers, the limit is %d", workers, MaxWorkers)
+	}
+	if blocks > MaxBlocks {
+		return fmt.Errorf("all workers have %d blocks, the limit is %d: make memory.block_tokens larger", blocks, MaxBlocks)
 	}
 	if err := c.fillLinks(); err != nil {
 		return err
