@@ -93,16 +93,23 @@ func (c *cost) within(decodes int, context int64, within timed.Time, most int) i
 	return sort.Search(most, func(n int) bool { return c.stretch(decodes, context, n+1) > within })
 }
 
-// gaps visits the times of a stretch's steps, quantized.
-func (c *cost) gaps(decodes int, context int64, steps int, visit func(timed.Time, int)) {
-	if c.second == nil {
-		c.model.StretchITL(decodes, context, steps, visit)
+// gaps visits the times of a stretch's steps, in runs that count in one bucket of
+// the report: the shortest and the longest of count steps, and their sum.
+func (c *cost) gaps(decodes int, context int64, steps int, visit func(shortest, longest timed.Time, count int, sum timed.Time)) {
+	if c.second != nil {
+		for i := range steps {
+			b := timed.Batch{Decodes: decodes, Context: context + int64(i)*int64(decodes)}
+			t := c.whole(&b)
+			visit(t, t, 1, t)
+		}
 		return
 	}
-	for i := range steps {
-		b := timed.Batch{Decodes: decodes, Context: context + int64(i)*int64(decodes)}
-		visit(c.whole(&b).Quantize(), 1)
-	}
+	c.model.StretchITL(decodes, context, steps, func(_ timed.Time, count int) {
+		end := context + int64(count)*int64(decodes)
+		first, last := c.model.Stretch(decodes, context, 1), c.model.Stretch(decodes, end-int64(decodes), 1)
+		visit(min(first, last), max(first, last), count, c.model.Stretch(decodes, context, count))
+		context = end
+	})
 }
 
 // geometry is how large a sequence's state is, over both boxes.

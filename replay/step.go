@@ -7,8 +7,12 @@ import (
 	"github.com/tandem-llm/tandem/sched"
 )
 
-// maxStretch bounds a stretch, so that its length in time stays countable.
-const maxStretch = 1 << 16
+// Bounds of a stretch in steps, and in time summed over its rows, so that it stays
+// countable.
+const (
+	maxStretch                = 1 << 16
+	longestStretch timed.Time = 1 << 62
+)
 
 // run starts a worker's next step, or a stretch of steps, if it has something to
 // compute and nothing is running.
@@ -19,7 +23,7 @@ func (h *host) run(w *worker) {
 	if !h.opt.StepByStep && len(w.joined) == 0 && w.lastDecode == h.now && w.pool.cost.stretches() {
 		if n := w.sched.Steady(maxStretch); n > 1 {
 			l := w.sched.Load()
-			if took := w.pool.cost.stretch(l.Decoding, l.Context, n); took < timed.Never-h.now {
+			if took := w.pool.cost.stretch(l.Decoding, l.Context, n); took < longestStretch/timed.Time(l.Decoding) && took < timed.Never-h.now {
 				w.stretch, w.decodes, w.context = n, l.Decoding, l.Context
 				w.begun, w.ends = h.now, h.now+took
 				h.steps.Set(w.number, w.ends, uint64(w.number))
@@ -97,7 +101,9 @@ func (h *host) skip(w *worker, n int) {
 	}
 	took := w.pool.cost.stretch(w.decodes, w.context, n)
 	rows := w.decodes
-	w.pool.cost.gaps(w.decodes, w.context, n, func(gap timed.Time, count int) { h.rec.Gaps(gap, count*rows) })
+	w.pool.cost.gaps(w.decodes, w.context, n, func(shortest, longest timed.Time, count int, sum timed.Time) {
+		h.rec.GapRun(shortest, longest, count*rows, sum*timed.Time(rows))
+	})
 	w.busy(w.begun, w.begun+took, report.Decode)
 	w.context += int64(n) * int64(w.decodes)
 	w.begun += took
@@ -149,7 +155,7 @@ func (h *host) decoded(w *worker, rows int) {
 	w.joined = w.joined[:copy(w.joined, w.joined[w.inStep:])]
 	w.inStep = 0
 	if together > 0 {
-		h.rec.Gaps((h.now - w.lastDecode).Quantize(), together)
+		h.rec.Gaps(h.now-w.lastDecode, together)
 	}
 	w.lastDecode = h.now
 }
@@ -232,7 +238,7 @@ func (h *host) sampledToken(t *task, index int) {
 		q.secondAt = at
 	}
 	if index > 0 && at > q.lastAt && q.lastAt > 0 {
-		h.rec.Gaps((at - q.lastAt).Quantize(), 1)
+		h.rec.Gaps(at-q.lastAt, 1)
 	}
 	q.lastAt = at
 }

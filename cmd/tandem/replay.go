@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -291,7 +292,7 @@ func (in *replayInput) generator(cfg *replayfleet.Config) (*workload.Generator, 
 func (in *replayInput) options(config string) report.Options {
 	what := in.Trace
 	if what == "" {
-		what = in.Workload
+		what = cmp.Or(in.Workload, "as the fleet's file says")
 	}
 	return report.Options{
 		Title:    filepath.Base(config),
