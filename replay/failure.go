@@ -105,7 +105,7 @@ func (h *host) dies(w *worker) {
 	}
 	h.steps.Clear(w.number)
 	if w.stepping {
-		w.busy(w.begun, h.now, w.busyKind)
+		w.busy(w.begun, h.now, workOf(&w.step))
 	}
 	w.flushBusy()
 	w.stepping, w.stretch, w.alive, w.downSince = false, 0, false, h.now

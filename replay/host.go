@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -38,6 +39,9 @@ type Options struct {
 	defect func(error) // tests: a machine refused a fact
 }
 
+// errClock ends a run whose times add up to more than a Time holds.
+var errClock = errors.New("replay: virtual time ran over its end, which is after 106 days: some time in the fleet is too long, or the trace is")
+
 // host is one run.
 type host struct {
 	cfg *fleet.Config
@@ -63,6 +67,7 @@ type host struct {
 	trunkList  []trunkRate
 	degraded   []degraded
 	blockSizes []int    // that caches have
+	blockMost  []int    // of each size, the blocks of the largest worker
 	ids        []uint64 // of one request
 	chained    []kv.Key
 	salts      map[string]kv.Salt // looked up, never iterated
@@ -187,6 +192,9 @@ func (h *host) loop(ctx context.Context) error {
 		}
 		if at == timed.Never {
 			return fmt.Errorf("replay: %d requests can never end, the first of them is %s: a defect of the replay; please report it", h.requests.live, h.stuck())
+		}
+		if at < h.now {
+			return errClock
 		}
 		h.now = at
 		switch kind {

@@ -40,7 +40,8 @@ func (h *host) name(q *request, in *workload.Request) error {
 		if len(in.Answer) > 0 {
 			known += in.Output
 		}
-		most := min(known/size, len(h.chained)*parts)
+		// A sequence that no worker can hold needs no names, however long it is.
+		most := min(known/size, len(h.chained)*parts, h.blockMost[i])
 		for b := range most {
 			k.all = append(k.all, part(&h.chained[b/parts], b%parts))
 		}

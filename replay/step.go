@@ -121,14 +121,7 @@ func (h *host) stepEnds(w *worker) {
 	}
 	step := w.step
 	w.stepping = false
-	kind := report.Decode
-	switch {
-	case len(step.Decodes) == 0:
-		kind = report.Prefill
-	case len(step.Chunks) > 0:
-		kind = report.Mixed
-	}
-	w.busy(w.begun, w.ends, kind)
+	w.busy(w.begun, w.ends, workOf(&step))
 	if n := len(step.Decodes); n > 0 {
 		h.decoded(w, n)
 	}
@@ -141,6 +134,17 @@ func (h *host) stepEnds(w *worker) {
 	}
 	h.sync(w)
 	h.goOn(w)
+}
+
+// workOf is the kind of work that a step is.
+func workOf(s *sched.Step) report.Work {
+	switch {
+	case len(s.Decodes) == 0:
+		return report.Prefill
+	case len(s.Chunks) > 0:
+		return report.Mixed
+	}
+	return report.Decode
 }
 
 // decoded accounts for the tokens of a step's decodes.

@@ -221,7 +221,8 @@ func (h *host) transfers() {
 		// only the last one, and the snapshot, is left to import.
 		d := h.workers[a.worker[handoff.RoleDestination]].pool
 		m := d.cost.model
-		page := min(a.m.bytes, pageTokens*d.perToken+h.snapshot(a, pageTokens))
+		prompt := h.requests.at(a.request).input + a.forced
+		page := min(a.m.bytes, pageTokens*d.perToken+h.snapshot(a, prompt))
 		a.m.imports = m.Import(a.m.bytes)
 		at := max(arrived+m.Import(page), a.m.wireFirst+h.wire(a)+a.m.imports)
 		convert := timed.Of(a.link.Convert)

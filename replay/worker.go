@@ -67,8 +67,9 @@ func (h *host) build() error {
 		if p.cache {
 			if p.names = slices.Index(h.blockSizes, p.block); p.names < 0 {
 				p.names = len(h.blockSizes)
-				h.blockSizes = append(h.blockSizes, p.block)
+				h.blockSizes, h.blockMost = append(h.blockSizes, p.block), append(h.blockMost, 0)
 			}
+			h.blockMost[p.names] = max(h.blockMost[p.names], p.blocks)
 		}
 		p.first = int32(len(h.workers))
 		p.rep = h.rec.Pool(report.PoolSpec{Name: c.Name, Role: string(c.Role), Workers: c.Count,

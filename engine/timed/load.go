@@ -34,9 +34,18 @@ type Spec struct {
 // maxFile bounds a file that Load reads.
 const maxFile = 4 << 20
 
-// Load reads a Spec as YAML (or JSON) and makes its model. Unknown fields are
-// errors. It reads at most 4 MiB.
+// Load reads a Spec and makes its model.
 func Load(r io.Reader) (*Model, error) {
+	s, err := ReadSpec(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.Build()
+}
+
+// ReadSpec reads a Spec as YAML (or JSON). Unknown fields are errors. It reads at
+// most 4 MiB.
+func ReadSpec(r io.Reader) (*Spec, error) {
 	raw, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("timed: read the timing model: %w", err)
@@ -48,7 +57,7 @@ func Load(r io.Reader) (*Model, error) {
 	if err := decode(raw, &s); err != nil {
 		return nil, err
 	}
-	return s.Build()
+	return &s, nil
 }
 
 func decode(raw []byte, s *Spec) error {

@@ -57,6 +57,13 @@ func TestErrorsNameTheField(t *testing.T) {
 		{"h100-sxm", "h100-sxm\n    split: {share: 1}", "split"},
 		{"pools:", "links: {default: {loss: 1}}\npools:", "links.default"},
 		{"pools:", "links: {between: [{from: p, to: q}]}\npools:", "links.between[0]"},
+		{"pools:", "links: {default: {gbps: .inf}}\npools:", "links.default"},
+		{"pools:", "links: {default: {convert: 3000h}}\npools:", "links.default"},
+		{"pools:", "worker: {lease: 3000h}\npools:", "worker"},
+		{"pools:", "cancels: {within: 3000h}\npools:", "cancels"},
+		{"pools:", "cancels: {requests: [{request: 1, at: 3000h}]}\npools:", "cancels.requests[0]"},
+		{"pools:", "failures: [{at: 1s, from: p, to: d, gbps: .inf}]\npools:", "failures[0]"},
+		{"role: decode", "nic_gbps: .inf", "nic_gbps"},
 		{"pools:", "route: {policy: best}\npools:", "unknown routing policy"},
 		{"pools:", "gateway: {retry: maybe}\npools:", "maybe"},
 		{"pools:", "gateway: {timeout: -1s}\npools:", "gateway"},
@@ -97,6 +104,21 @@ func TestTimingFiles(t *testing.T) {
 	}
 	if _, err := Parse([]byte(strings.Replace(text, "fit.yaml", "other.yaml", 1)), files); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
+	}
+	for _, beside := range []string{"model: llama-3.1-8b", "tp: 2", "speculation: {kind: suffix, draft: 2, accept: [1]}"} {
+		both := strings.Replace(text, "timing: fit.yaml", "timing: fit.yaml\n    "+beside, 1)
+		if _, err := Parse([]byte(both), files); !errors.Is(err, ErrConfig) {
+			t.Errorf("%s beside a file: %v", beside, err)
+		}
+	}
+
+	// The devices of a model that a file describes count.
+	files = func(string) ([]byte, error) { return []byte("{model: llama-3.1-70b, hardware: h100-sxm, tp: 4}"), nil }
+	if c, err = Parse([]byte(text), files); err != nil {
+		t.Fatal(err)
+	}
+	if p := &c.Pools[1]; p.Ways() != 4 || p.Devices() != 4 {
+		t.Errorf("%d ways on %d devices", p.Ways(), p.Devices())
 	}
 }
 

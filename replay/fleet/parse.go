@@ -121,8 +121,8 @@ func (c *Config) fill(files Files) error {
 	}
 	or(&c.Worker.Lease, 30*time.Second)
 	or(&c.Worker.Quarantine, 5*time.Second)
-	if c.Worker.Lease < 0 || c.Worker.Quarantine < 0 {
-		return errors.New("worker: times are not negative")
+	if !times(c.Worker.Lease, c.Worker.Quarantine) {
+		return fmt.Errorf("worker: times are from 0 to %v", MaxTime)
 	}
 	for i := range c.Failures {
 		if err := c.failure(&c.Failures[i]); err != nil {
@@ -130,12 +130,12 @@ func (c *Config) fill(files Files) error {
 		}
 	}
 	or(&c.Cancels.Within, 10*time.Second)
-	if !(c.Cancels.Rate >= 0 && c.Cancels.Rate <= 1) || c.Cancels.Within < 0 {
-		return errors.New("cancels: rate is from 0 to 1, within is not negative")
+	if !(c.Cancels.Rate >= 0 && c.Cancels.Rate <= 1) || !times(c.Cancels.Within) {
+		return fmt.Errorf("cancels: rate is from 0 to 1, within from 0 to %v", MaxTime)
 	}
 	for i, q := range c.Cancels.Requests {
-		if q.Request < 0 || q.At < 0 {
-			return fmt.Errorf("cancels.requests[%d]: request and at are not negative", i)
+		if q.Request < 0 || !times(q.At) {
+			return fmt.Errorf("cancels.requests[%d]: request is not negative, at from 0 to %v", i, MaxTime)
 		}
 	}
 	return nil
@@ -153,8 +153,8 @@ func (p *Pool) fill(files Files) error {
 		return fmt.Errorf("count is %d, want 1 to %d", p.Count, MaxWorkers)
 	case p.Role != Prefill && p.Role != Decode && p.Role != Both:
 		return fmt.Errorf("role is %q, want prefill, decode or both", p.Role)
-	case !(p.NICGbps >= 0) || p.Accelerators < 0:
-		return errors.New("nic_gbps and accelerators are not negative")
+	case !(p.NICGbps >= 0 && p.NICGbps <= maxGbps) || p.Accelerators < 0 || p.Accelerators > maxAccelerators:
+		return fmt.Errorf("nic_gbps is from 0 to %g, accelerators from 0 to %d", maxGbps, maxAccelerators)
 	}
 	m, s := &p.Memory, &p.Schedule
 	or(&m.Kind, Block)
@@ -205,8 +205,8 @@ func (c *Config) fillLinks() error {
 		}
 		or(&l.Gbps, 400)
 		or(&l.Segment, 1460)
-		if !(l.Gbps > 0) || !(l.Loss >= 0 && l.Loss < 1) || l.RTT < 0 || l.Convert < 0 || l.Quiesce < 0 || l.Segment < 1 {
-			return fmt.Errorf("%s: gbps is above 0, loss from 0 to below 1, times are not negative", name)
+		if !(l.Gbps > 0 && l.Gbps <= maxGbps) || !(l.Loss >= 0 && l.Loss < 1) || !times(l.RTT, l.Convert, l.Quiesce) || l.Segment < 1 {
+			return fmt.Errorf("%s: gbps is above 0, at most %g, loss from 0 to below 1, times from 0 to %v", name, maxGbps, MaxTime)
 		}
 	}
 	return nil
@@ -221,10 +221,8 @@ func (g *Gateway) fill() error {
 	or(&g.Lease, 10*time.Second)
 	or(&g.PlaceWait, 15*time.Second)
 	or(&g.Detect, 10*time.Second)
-	for _, d := range []time.Duration{*g.RTT, g.Timeout, g.Patience, g.Lease, g.PlaceWait, g.Detect, g.Backoff} {
-		if d < 0 || d > MaxTime {
-			return fmt.Errorf("a time is %v, want 0 to %v", d, MaxTime)
-		}
+	if !times(*g.RTT, g.Timeout, g.Patience, g.Lease, g.PlaceWait, g.Detect, g.Backoff) {
+		return fmt.Errorf("times are from 0 to %v", MaxTime)
 	}
 	if *g.Retries < 0 || *g.Retries > 255 || g.Active < 0 || g.Queue < 0 {
 		return errors.New("retries are 0 to 255, active and queue not negative")
@@ -235,10 +233,26 @@ func (g *Gateway) fill() error {
 // MaxTime bounds every time in a description.
 const MaxTime = 90 * 24 * time.Hour
 
+// What no network and no worker has.
+const (
+	maxGbps         = 1e9
+	maxAccelerators = 1 << 20
+)
+
+// times reports whether all lengths of time are from 0 to MaxTime.
+func times(all ...time.Duration) bool {
+	for _, d := range all {
+		if d < 0 || d > MaxTime {
+			return false
+		}
+	}
+	return true
+}
+
 // failure checks one entry of failures.
 func (c *Config) failure(f *Failure) error {
-	if f.At < 0 || f.For < 0 || f.At > MaxTime || f.For > MaxTime || !(f.Gbps >= 0) {
-		return errors.New("at, for and gbps are not negative")
+	if !times(f.At, f.For) || !(f.Gbps >= 0 && f.Gbps <= maxGbps) {
+		return fmt.Errorf("at and for are from 0 to %v, gbps from 0 to %g", MaxTime, maxGbps)
 	}
 	kinds := 0
 	if f.Worker != "" {

@@ -43,6 +43,9 @@ func (p *Pool) time(files Files) (err error) {
 		p.model, err = p.Timing.Build()
 		return err
 	}
+	if p.Timing != (timed.Spec{}) {
+		return errors.New("timing names a file: model, hardware and everything else about times belongs into it")
+	}
 	if files == nil {
 		return errors.New("timing names a file, which cannot be read here")
 	}
@@ -50,9 +53,14 @@ func (p *Pool) time(files Files) (err error) {
 	if err != nil {
 		return fmt.Errorf("timing: %w", err)
 	}
-	if p.model, err = timed.Load(bytes.NewReader(raw)); err != nil {
+	spec, err := timed.ReadSpec(bytes.NewReader(raw))
+	if err == nil {
+		p.model, err = spec.Build()
+	}
+	if err != nil {
 		return fmt.Errorf("timing: %s: %w", p.File, err)
 	}
+	p.Timing = *spec // its number of devices, too
 	return nil
 }
 
@@ -100,8 +108,8 @@ func (p *Pool) split() (err error) {
 		}
 	}
 	or(&s.ActivationBytes, 2*spec.Hidden)
-	if !(s.Share > 0 && s.Share < 1) || !(s.Gbps > 0) || s.RTT < 0 || s.ActivationBytes < 0 {
-		return errors.New("split: share is between 0 and 1, gbps above 0, rtt and activation_bytes not negative")
+	if !(s.Share > 0 && s.Share < 1) || !(s.Gbps > 0 && s.Gbps <= maxGbps) || !times(s.RTT) || s.ActivationBytes < 0 || s.ActivationBytes > 1<<30 {
+		return fmt.Errorf("split: share is between 0 and 1, gbps above 0, at most %g, rtt from 0 to %v, activation_bytes from 0 to 2^30", maxGbps, MaxTime)
 	}
 	first, second := *spec, *spec
 	first.Blocks, second.Blocks = nil, nil
