@@ -135,7 +135,7 @@ func (h *host) boot(w *worker) error {
 	}
 	s := sched.Config{
 		Budget: max(c.Schedule.Budget, c.Schedule.Running+1), Chunk: c.Schedule.Chunk, Running: c.Schedule.Running,
-		Headroom: c.Schedule.Headroom, NoRecompute: c.Role == fleet.Decode,
+		Headroom: *c.Schedule.Headroom, NoRecompute: c.Role == fleet.Decode,
 	}
 	if c.Schedule.Priority == "prefills-first" {
 		s.Priority = sched.PrefillsFirst

@@ -129,9 +129,9 @@ type Schedule struct {
 	Budget  int `yaml:"budget,omitempty"`  // most tokens of a step; default 8192
 	Chunk   int `yaml:"chunk,omitempty"`   // most tokens of one prompt in a step; default: the budget
 	Running int `yaml:"running,omitempty"` // most requests that compute; default 256
-	// Headroom is tokens of growth promised on admission; default 0. More than any
-	// answer has: nobody is ever preempted.
-	Headroom int `yaml:"headroom,omitempty"`
+	// Headroom is tokens of growth promised on admission; default 512, as live. As many
+	// as any answer has: nobody is ever preempted.
+	Headroom *int `yaml:"headroom,omitempty"`
 	// Priority is decodes-first (default) or prefills-first.
 	Priority string `yaml:"priority,omitempty"`
 	// Context is the most tokens of one sequence; default: what memory holds.

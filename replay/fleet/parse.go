@@ -163,6 +163,7 @@ func (p *Pool) fill(files Files) error {
 	or(&m.SourceShare, 0.5)
 	or(&s.Budget, 8192)
 	or(&s.Running, 256)
+	orNew(&s.Headroom, 512)
 	or(&s.Priority, "decodes-first")
 	or(&s.Waiting, 1<<16)
 	if m.Kind == Radix {
@@ -179,7 +180,7 @@ func (p *Pool) fill(files Files) error {
 		return fmt.Errorf("memory.source_share is %g, want between 0 and 1", m.SourceShare)
 	case s.Priority != "decodes-first" && s.Priority != "prefills-first":
 		return fmt.Errorf("schedule.priority is %q, want decodes-first or prefills-first", s.Priority)
-	case s.Budget < 1 || s.Chunk < 0 || s.Running < 1 || s.Headroom < 0 || s.Context < 0 || s.Waiting < 1:
+	case s.Budget < 1 || s.Chunk < 0 || s.Running < 1 || *s.Headroom < 0 || s.Context < 0 || s.Waiting < 1:
 		return errors.New("schedule: budget, running and waiting are at least 1, the rest is not negative")
 	}
 	if err := p.time(files); err != nil {
