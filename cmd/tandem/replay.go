@@ -45,7 +45,7 @@ type replayInput struct {
 	SLOTTFT       time.Duration `name:"slo-ttft" default:"0s" help:"Longest time to the first token of a good request; 0: any."`
 	SLOTTST       time.Duration `name:"slo-ttst" default:"0s" help:"Longest time from the first to the second token of a good request; 0: any."`
 	SLOTPOT       time.Duration `name:"slo-tpot" default:"0s" help:"Longest mean time per token after the first of a good request; 0: any."`
-	SLOE2E        time.Duration `name:"slo-e2e" default:"0s" help:"Longest time to the last token of a good request; 0: any."`
+	SLOE2E        time.Duration `name:"slo-e2e" env:"TANDEM_SLO_E2E" default:"0s" help:"Longest time to the last token of a good request; 0: any."`
 	SLOAttainment float64       `name:"slo-attainment" default:"0.9" help:"Part of the requests that must be good for the run to meet its SLO."`
 }
 
@@ -151,30 +151,41 @@ func readFleet(path string) (doc any, err error) {
 	return doc, yaml.Unmarshal(raw, &doc)
 }
 
-// document reads the description of the fleet with the changes of --set.
-func (in *replayInput) document(path string) (any, error) {
+// document reads the description of the fleet with the changes of --set. Where
+// several fleets are compared, taken notes which of them some fleet has taken, and
+// what does not fit this one is left out; it is nil where there is one.
+func (in *replayInput) document(path string, taken []bool) (any, error) {
 	doc, err := readFleet(path)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--config: %w", err)}
 	}
-	for _, text := range in.Set {
+	for i, text := range in.Set {
 		field, value, ok := strings.Cut(text, "=")
 		if !ok {
 			return nil, usageError{fmt.Errorf("--set %s: write it as PATH=VALUE", text)}
 		}
-		if doc, err = sweep.Set(doc, field, value); err != nil {
+		changed, err := sweep.Set(doc, field, value)
+		switch {
+		case err == nil:
+			doc = changed
+			if taken != nil {
+				taken[i] = true
+			}
+		case taken == nil || !errors.Is(err, sweep.ErrPath):
 			return nil, usageError{fmt.Errorf("--set: %w", err)}
 		}
 	}
 	return doc, nil
 }
 
+var errNoFleet = errors.New("--config is missing: name a fleet, such as examples/replay/colocated.yaml")
+
 // fleet reads the description of the fleet, with the changes that flags make.
 func (in *replayInput) fleet(path string) (*replayfleet.Config, error) {
 	if path == "" {
-		return nil, usageError{errors.New("--config is missing: name a fleet, such as examples/replay/colocated.yaml")}
+		return nil, usageError{errNoFleet}
 	}
-	doc, err := in.document(path)
+	doc, err := in.document(path, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -159,6 +159,37 @@ func TestReplaySweepCompares(t *testing.T) {
 	}
 }
 
+// TestReplaySweepSets: a setting changes the fleets that have its field, and one that
+// none has is wrong. What is wrong with a fleet names its file.
+func TestReplaySweepSets(t *testing.T) {
+	args := []string{"replay", "sweep", "--config=" + replayExamples + "colocated.yaml", "--with=" + replayExamples + "disaggregated.yaml",
+		"--over=workload.requests=5", "--json"}
+	_, plain, _ := tandem(t, args...)
+	code, out, errs := tandem(t, append(args, "--set=pools.decode.count=1")...)
+	if code != exitOK {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	if before, after := strings.Count(plain, `"accelerators": 8`), strings.Count(out, `"accelerators": 6`); before != 2 || after != 1 {
+		t.Errorf("%d fleets of 8 and %d of 6 accelerators:\n%s", before, after, out)
+	}
+	for _, c := range []struct{ set, want string }{
+		{"pools.other.count=1", "none of the fleets"},
+		{"pools.decode.cuont=1", "disaggregated.yaml"},
+	} {
+		if code, _, errs := tandem(t, append(args, "--set="+c.set)...); code != exitUsage || !strings.Contains(errs, c.want) {
+			t.Errorf("%s: exit %d, %s", c.set, code, errs)
+		}
+	}
+}
+
+// TestSLOVariable: the name of the last limit has a digit, which is no word of its own.
+func TestSLOVariable(t *testing.T) {
+	t.Setenv("TANDEM_SLO_E2E", "1s")
+	if code, out, errs := tandem(t, "replay", "--config="+replayExamples+"colocated.yaml", "--limit=5"); code != exitOK || !strings.Contains(out, "E2E ≤ 1 s") {
+		t.Errorf("exit %d: %s\n%s", code, errs, out)
+	}
+}
+
 func TestReplayModels(t *testing.T) {
 	code, out, _ := tandem(t, "replay", "models")
 	for _, want := range []string{"llama-3.1-8b", "h100-sxm", "dynamo"} {

@@ -97,9 +97,13 @@ func (c *replaySweepCmd) sweep(config string) (*sweep.Sweep, error) {
 		}
 	}
 	paths := map[string]string{} // of fleets, by their names
+	var taken []bool
+	if len(c.With) > 0 {
+		taken = make([]bool, len(c.Set))
+	}
 	var bases []sweep.Base
 	for _, path := range append([]string{config}, c.With...) {
-		doc, err := c.folded(path, digest)
+		doc, err := c.folded(path, digest, taken)
 		if err != nil {
 			return nil, err
 		}
@@ -109,6 +113,11 @@ func (c *replaySweepCmd) sweep(config string) (*sweep.Sweep, error) {
 		}
 		paths[name] = path
 		bases = append(bases, sweep.Base{Name: name, Config: doc})
+	}
+	for i, some := range taken {
+		if !some {
+			return nil, fmt.Errorf("--set %s: none of the fleets has that field", c.Set[i])
+		}
 	}
 	s.Base, s.Name, s.With = bases[0].Config, bases[0].Name, bases[1:]
 	for _, text := range c.Over {
@@ -139,12 +148,13 @@ func (c *replaySweepCmd) sweep(config string) (*sweep.Sweep, error) {
 }
 
 // folded reads the description of a fleet and brings into it what flags say of
-// fields that a sweep may change. Files that the fleet names go into the digest.
-func (c *replaySweepCmd) folded(path string, digest io.Writer) (any, error) {
-	if _, err := c.fleet(path); err != nil { // what is wrong already need not run in every cell
-		return nil, err
+// fields that a sweep may change. Files that the fleet names go into the digest. What
+// is wrong already is an error here, and need not run in every cell.
+func (c *replaySweepCmd) folded(path string, digest io.Writer, taken []bool) (any, error) {
+	if path == "" {
+		return nil, errNoFleet
 	}
-	doc, err := c.document(path)
+	doc, err := c.document(path, taken)
 	if err != nil {
 		return nil, err
 	}
@@ -166,12 +176,14 @@ func (c *replaySweepCmd) folded(path string, digest io.Writer) (any, error) {
 	if c.Speedup > 0 {
 		doc.(map[string]any)["speedup"] = c.Speedup
 	}
-	_, err = replayfleet.FromAny(doc, func(name string) ([]byte, error) {
+	if _, err = replayfleet.FromAny(doc, func(name string) ([]byte, error) {
 		raw, err := readNear(path)(name)
 		fmt.Fprintf(digest, "%q %d\n%s", name, len(raw), raw)
 		return raw, err
-	})
-	return doc, err
+	}); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return doc, nil
 }
 
 // cell runs one cell of the grid.
