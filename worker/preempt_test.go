@@ -147,6 +147,10 @@ func (l *lab) checkAll(j *judge, all []request) {
 		if u := l.answer(q.id); int(u.cached+u.computed) != len(q.prompt) {
 			l.t.Errorf("answer %d: %d cached and %d computed of a prompt of %d", i, u.cached, u.computed, len(q.prompt))
 		}
+		// What a preemption computes again is not the request's first time: its usage stays.
+		if u := l.await(q.id, "the end", func(s *buspb.Status) bool { return s.GetEnded() != nil }).GetEnded().GetUsage(); int(u.GetCached()+u.GetComputed()) != len(q.prompt) {
+			l.t.Errorf("answer %d: %d cached and %d computed of a prompt of %d in the end", i, u.GetCached(), u.GetComputed(), len(q.prompt))
+		}
 		j.reads(fmt.Sprint("answer ", i), q.prompt, got)
 	}
 }
@@ -283,6 +287,9 @@ func TestPreemptedAfterHandoffIsComputedHere(t *testing.T) {
 					t.Errorf("answer %d has %d tokens, finish %v", i, len(got), finish)
 				}
 				j.reads(fmt.Sprint("answer ", i), a.gen.Tokens, got)
+				if u := l.ended(a, buspb.Side_SIDE_DESTINATION).GetUsage(); u.GetComputed() != 200 {
+					t.Errorf("answer %d: %d tokens of its prompt were computed for the request", i, u.GetComputed())
+				}
 			}
 			if n := preemptions(t, dst, telemetry.Recomputed); n != 1 {
 				t.Errorf("%d answers were preempted, want 1", n)
