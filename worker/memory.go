@@ -31,6 +31,7 @@ type memory struct {
 	cached int    // most blocks that no sequence has
 
 	snapshots map[int32][]byte // by the block at whose end they were taken
+	spare     []byte           // a zeroed buffer of one that went, or nil
 	reached   []*task          // in the running step, a boundary where one is to be taken
 
 	byRef []*task // nil: none, or released

@@ -349,6 +349,31 @@ func TestSnapshotsAreZeroed(t *testing.T) {
 	}
 }
 
+// When all that may be kept is kept, the next snapshot is written where the one lay that
+// went for it.
+func TestSnapshotTakesThePlaceOfAnother(t *testing.T) {
+	l := newLab(t)
+	w := l.worker("p", RolePrefill, tiny.NemotronHMoE, caching)
+	_, size := w.info.Inventory.SnapshotBytes(64)
+	w.cfg.SnapshotBytes = int64(size)
+	shrink(t, w, 8192)
+	var at []*byte
+	for i := range int32(3) {
+		l.ask(w, "t", append([]int32{i}, testPrompt(90)...), 4)
+		inspect(w, func() {
+			checkSnapshots(t, w)
+			for _, buf := range w.mem.snapshots {
+				at = append(at, &buf[0])
+			}
+		})
+	}
+	if len(at) != 3 || at[1] != at[0] || at[2] != at[0] {
+		t.Errorf("three snapshots, one at a time, lay at %v", at)
+	}
+	l.idle(w)
+	flush(t, w)
+}
+
 func TestCacheRefusals(t *testing.T) {
 	l := newLab(t)
 	for _, c := range []Config{{Role: RolePrefill, CachedSlots: 4}, {Role: RoleBoth, CachedSlots: 3}, {Role: RolePrefill, CachedSlots: -1}, {Role: RolePrefill, PrefixCache: true}} {

@@ -72,7 +72,7 @@ func (w *Worker) keepSnapshot(t *task) error {
 	if o != kv.OK {
 		return nil
 	}
-	buf := make([]byte, size)
+	buf := m.snapshotBuffer(size)
 	n, _, err := w.eng.ExportSnapshot(t.slot, buf)
 	m.snapshots[block] = buf[:n]
 	return err
@@ -88,9 +88,23 @@ func (w *Worker) restoreSnapshot(imp engine.Import, block int32) error {
 	return imp.Snapshot(buf)
 }
 
+// snapshotBuffer returns a zeroed buffer: that of the snapshot which went last, where it
+// has the size. When the cache is full each snapshot takes the place of one that goes, and
+// the collector is left nothing: before it runs there could be as much garbage as is kept.
+func (m *memory) snapshotBuffer(size int) []byte {
+	buf := m.spare
+	if len(buf) != size {
+		return make([]byte, size)
+	}
+	m.spare = nil
+	return buf
+}
+
+// dropSnapshot zeroes a block's snapshot and keeps the buffer for the next one.
 func (m *memory) dropSnapshot(block int32) {
 	if buf, ok := m.snapshots[block]; ok {
 		clear(buf)
+		m.spare = buf
 		delete(m.snapshots, block)
 	}
 }
