@@ -45,6 +45,12 @@ func TestDocumentedCommands(t *testing.T) {
 	} else if d := cmp.Diff(want.String(), got); d != "" {
 		t.Errorf("%s: go test ./cmd/tandem -update rewrites it\n%s", cliDoc, d)
 	}
+	table, _, _ := strings.Cut(before, "\n## ")
+	for _, n := range parser.Model.Children {
+		if !n.Hidden && !strings.Contains(table, "`tandem "+n.Name) {
+			t.Errorf("the table of commands in %s leaves out tandem %s", cliDoc, n.Name)
+		}
+	}
 	for _, code := range []int{exitOK, exitFailure, exitUsage, exitSignal} {
 		if !strings.Contains(before+after, fmt.Sprintf("\n| %d | ", code)) {
 			t.Errorf("%s does not say what exit code %d means", cliDoc, code)
