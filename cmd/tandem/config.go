@@ -21,7 +21,7 @@ import (
 func configPaths(args []string) ([]string, error) {
 	path, named := os.LookupEnv(configEnv)
 	from := configEnv
-	if slices.Contains(args, "replay") {
+	if commandOf(args) == "replay" {
 		return defaultConfigPaths(), nil
 	}
 	for i, a := range args {
@@ -46,6 +46,20 @@ func configPaths(args []string) ([]string, error) {
 		return nil, fmt.Errorf("%s: %w", from, err)
 	}
 	return []string{path}, f.Close()
+}
+
+// commandOf returns the command of a command line: the first argument that is no flag and
+// no value of one. Before the command there can be no other flag with a value than --config.
+func commandOf(args []string) string {
+	for i := 0; i < len(args); i++ {
+		switch a := args[i]; {
+		case a == "--config":
+			i++
+		case !strings.HasPrefix(a, "-"):
+			return a
+		}
+	}
+	return ""
 }
 
 const configEnv = "TANDEM_CONFIG"
