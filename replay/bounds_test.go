@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/engine/timed"
+	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/replay/fleet"
 	"github.com/tandem-llm/tandem/workload"
 )
@@ -82,4 +83,56 @@ func TestWindowIsLeftToImport(t *testing.T) {
 	// Pages keep up. Left are the last chunk, of 272 tokens, and 4,096 tokens of window
 	// on the wire at 25 GB/s, and the import of a page of 512 tokens and of the window.
 	near(t, "tail", got[0].Tail, (272+4096)*1e3/25e9+(512+4096)*1e3/1e8)
+}
+
+// An arrival that virtual time does not reach is no defect.
+func TestArrivalBeyondTime(t *testing.T) {
+	cfg, err := fleet.Parse([]byte(colocated), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := &list{requests: []workload.Request{{Input: 1, Output: 1}, {Arrival: timed.Never, Input: 1, Output: 1}}}
+	if _, err := Run(context.Background(), cfg, src, Options{}); !errors.Is(err, errClock) {
+		t.Errorf("the run ends with %v", err)
+	}
+}
+
+// Every request that did not complete is counted once under its status.
+func TestStatusesAreCountedOnce(t *testing.T) {
+	for _, more := range []string{
+		"gateway: {active: 1, queue: 1, rtt: 0s}", "gateway: {active: 1, queue: 5, rtt: 0s, timeout: 1s}",
+		"gateway: {rtt: 0s, retries: 0}\ncancels: {rate: 0.3, within: 1s}\nfailures: [{at: 300ms, worker: all-0, for: 1s}]",
+	} {
+		config := strings.Replace(colocated, "gateway: {rtt: 0s}", more, 1)
+		var requests []workload.Request
+		for i := range 30 {
+			requests = append(requests, workload.Request{Arrival: timed.Time(i) * 10 * timed.Millisecond, Input: 100 + 50*i, Output: 20})
+		}
+		res, _ := simulate(t, config, &list{requests: requests}, Options{})
+		var o struct {
+			Requests map[string]any
+			Counts   []counted
+		}
+		if err := json.Unmarshal(res, &o); err != nil {
+			t.Fatal(err)
+		}
+		by := map[string]float64{}
+		for _, c := range o.Counts {
+			by[strings.ReplaceAll(c.Name, " ", "_")] += float64(c.N)
+		}
+		some := false
+		for _, status := range []string{"cancelled", "timed_out", "refused", "failed"} {
+			n := o.Requests[status].(float64)
+			name := status
+			if status == "timed_out" {
+				name = strings.ReplaceAll(handoff.StatusTimeout.String(), " ", "_")
+			}
+			if some = some || n > 0; by[name] != n {
+				t.Errorf("%s: %v requests are %s, %v are counted", more, n, status, by[name])
+			}
+		}
+		if !some {
+			t.Errorf("%s: every request completed", more)
+		}
+	}
 }

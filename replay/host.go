@@ -190,6 +190,9 @@ func (h *host) loop(ctx context.Context) error {
 		if arrival < at {
 			at, kind = arrival, 4
 		}
+		if at == timed.Never && some {
+			return errClock
+		}
 		if at == timed.Never {
 			return fmt.Errorf("replay: %d requests can never end, the first of them is %s: a defect of the replay; please report it", h.requests.live, h.stuck())
 		}

@@ -25,12 +25,16 @@ func (h *host) submit(t *task) {
 		Prompt: t.prompt, MaxTokens: t.most, Held: a.policy != handoff.Disabled, Keys: h.keys(w, a),
 	})
 	if o != sched.Accepted {
-		h.rec.Count("refused", outcomeReason(o), 1)
+		h.rec.Count(refusedBy, outcomeReason(o), 1)
 		h.later(t, fact{kind: handoff.FactPrefillRejected, never: o == sched.Never})
 		return
 	}
 	h.enter(w, t, ref)
 }
+
+// refusedBy is the name under which refusals of attempts count: those of requests
+// count under their status.
+const refusedBy = "refused by a worker"
 
 func outcomeReason(o sched.Outcome) string {
 	switch o {
@@ -83,7 +87,7 @@ func (h *host) reserveRoom(t *task, act *handoff.DestinationAction) {
 		Prompt: t.prompt, MaxTokens: t.most, Deadline: act.Deadline, Keys: h.keys(w, a),
 	})
 	if o != sched.Accepted {
-		h.rec.Count("refused", outcomeReason(o), 1)
+		h.rec.Count(refusedBy, outcomeReason(o), 1)
 		h.later(t, fact{kind: handoff.FactReserveRefused, never: o == sched.Never})
 		return
 	}
@@ -188,7 +192,7 @@ func (h *host) noticed(w *worker, t *task, n *sched.Notice) {
 		q.cached[t.side] = n.Tokens
 		h.later(t, fact{kind: handoff.FactReserved, n: int(n.Tokens)})
 	case sched.NoteRefused:
-		h.rec.Count("refused", "no room before the deadline", 1)
+		h.rec.Count(refusedBy, "no room before the deadline", 1)
 		h.later(t, fact{kind: handoff.FactReserveRefused})
 	case sched.NotePromoted:
 		if t.sampled {
@@ -209,7 +213,7 @@ func (h *host) noticed(w *worker, t *task, n *sched.Notice) {
 		t.computed = 0
 	case sched.NoteFailed:
 		h.unjoin(w, t)
-		h.rec.Count("failed", "no memory was left for the answer", 1)
+		h.rec.Count("failed at a worker", "no memory was left for the answer", 1)
 		if t.sampled {
 			n := a.forced + max(0, int(n.Tokens)-t.prompt) + 1
 			h.send(h.now+h.oneWay, event{kind: evTokens, side: t.side, subject: t.attempt, n: int64(n)})

@@ -114,7 +114,6 @@ func (h *host) arrive(in *workload.Request) {
 	case g.Active == 0 || h.active < g.Active:
 		h.start(n, q)
 	case g.Queue > 0 && len(h.queue)-h.queued >= g.Queue:
-		h.rec.Count("refused", "too many requests wait at the gateway", 1)
 		q.cause = "too many requests wait at the gateway"
 		h.record(q, handoff.StatusRefused)
 		h.gone(n, q)

@@ -83,7 +83,7 @@ func (h *host) refusedCommand(n int32, a *attempt, e *event) {
 		h.failedBy(q, a, e.side, "a worker could not be reached")
 		e.outcome = 0
 	} else {
-		h.rec.Count("refused", "too many requests wait at a worker", 1)
+		h.rec.Count(refusedBy, "too many requests wait at a worker", 1)
 		h.failedBy(q, a, e.side, "too many requests wait at a worker")
 		q.refuser = t
 	}
