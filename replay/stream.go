@@ -5,6 +5,7 @@ import (
 	"github.com/tandem-llm/tandem/handoff"
 	"github.com/tandem-llm/tandem/replay/fleet"
 	"github.com/tandem-llm/tandem/replay/link"
+	"github.com/tandem-llm/tandem/sched"
 )
 
 // pageTokens is what a live worker imports at a time by default (worker.Config).
@@ -298,7 +299,7 @@ func (h *host) activate(t *task) {
 	a := h.attempts.at(t.attempt)
 	t.sampled = true // before it may run
 	t.computed = t.prompt
-	if w.sched.Activate(h.now.Duration(), a.id) != 1 {
+	if w.sched.Activate(h.now.Duration(), a.id) != sched.Accepted {
 		t.sampled = false
 		h.later(t, fact{kind: handoff.FactActivationFailed})
 		return
