@@ -162,10 +162,10 @@ func TestPreemptedAnswersGoOn(t *testing.T) {
 		t.Run(string(arch), func(t *testing.T) {
 			l := newLab(t)
 			w := l.worker("p", RolePrefill, arch, func(c *Config) { c.Headroom = 16 })
-			shrink(t, w, 11*64)
+			shrink(t, w, 6*64)
 			var all []request
 			for i := range 8 {
-				all = append(all, request{newID(), testPrompt(300)[7*i : 90+30*i], 150 + 10*i})
+				all = append(all, request{newID(), testPrompt(200)[7*i : 90+15*i], 70 + 10*i})
 			}
 			l.runAll(w, all)
 			l.checkAll(newJudge(t, arch), all)
