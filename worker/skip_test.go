@@ -270,3 +270,35 @@ func TestSkipEnds(t *testing.T) {
 		})
 	}
 }
+
+// The two workers need not cut prompts into the same pages. (Last bits may be others then: what was
+// kept ends within a chunk of the source.)
+func TestSkipOtherPages(t *testing.T) {
+	for order, by := range orders {
+		t.Run(order, func(t *testing.T) {
+			l := newLab(t)
+			source := l.worker("p", RolePrefill, tiny.NemotronHMoE, nil)
+			dst := l.worker("d", RoleDecode, tiny.NemotronHMoE, func(c *Config) { caching(c); c.PageTokens = 32 })
+			long := testPrompt(400)
+			for i, c := range []struct {
+				prompt []int32
+				skip   uint32
+			}{{long[:300], 0}, {long[:300], 288}, {long, 288}, {long[:350], 320}, {long[:96], 96}} {
+				a := by(l.attempt(source, dst, c.prompt, 8))
+				want := l.colocated(source, a)
+				if got := l.start(a); got != c.skip {
+					t.Errorf("handoff %d: the destination has %d tokens, expected %d", i, got, c.skip)
+				}
+				if o := l.ended(a, buspb.Side_SIDE_DESTINATION).Outcome; o != buspb.Outcome_OUTCOME_COMPLETED {
+					t.Fatalf("handoff %d: the destination ended as %v", i, o)
+				}
+				if got, _ := l.tokens(a.id); !slices.Equal(got, want) {
+					t.Errorf("handoff %d: the answer is another than colocated", i)
+				}
+			}
+			l.idle(source)
+			l.idle(dst)
+			flush(t, dst)
+		})
+	}
+}
