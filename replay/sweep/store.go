@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/tandem-llm/tandem/replay/report"
@@ -35,6 +36,9 @@ var ErrStore = errors.New("sweep: not a file of finished runs")
 
 const maxLine = 1 << 20
 
+// lineStart is how every line begins.
+const lineStart = `{"key":"`
+
 // OpenStore opens the file, or makes it, and reads what it has. A last line that
 // was not written to its end, as when a process is killed, is cut off.
 func OpenStore(path string) (*Store, error) {
@@ -56,6 +60,10 @@ func (s *Store) load(path string) error {
 	for n := 1; ; n++ {
 		text, err := r.ReadSlice('\n')
 		if err == io.EOF {
+			// What is cut off below was begun as a line of a store: it is nobody's notes.
+			if !strings.HasPrefix(string(text), lineStart) && !strings.HasPrefix(lineStart, string(text)) {
+				return fmt.Errorf("%w: the last line of %s is no result; name another file", ErrStore, path)
+			}
 			break
 		}
 		var line storeLine
