@@ -45,6 +45,7 @@ func Run(t *testing.T, open Open) {
 		{"ImportRefusals", testImportRefusals},
 		{"Scan", testScan},
 		{"ImportNoCells", testImportNoCells},
+		{"ScatteredCells", testScatteredCells},
 		{"Interleaved", testInterleaved},
 		{"Share", testShare},
 		{"ShareRefusals", testShareRefusals},

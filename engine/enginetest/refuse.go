@@ -192,3 +192,39 @@ func testImportNoCells(t *testing.T, open Open) {
 		t.Errorf("when there is room: %v", err)
 	}
 }
+
+// Cells need not lie beside each other: neither those of a page nor those of a batch.
+func testScatteredCells(t *testing.T, open Open) {
+	c := Config{Slots: 3, Cells: 256, BatchTokens: 256}
+	src, e := opened(t, open, c), opened(t, open, c)
+	if !e.Paged() {
+		return
+	}
+	n := e.Info().Cells / 2
+	x, _ := PrefillAndExport(t, src, 0, Prompt(src.Vocab(), n, 14), n)
+	stay := Prompt(e.Vocab(), n, 15)
+	for first := 0; first < n; first += 16 {
+		for seq := range int32(2) {
+			if err := e.Decode(Rows(stay[first:first+16], first, seq)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 2 {
+		if err := e.Drop(1); err != nil {
+			t.Fatal(err)
+		}
+		if err := Import(e, 1, x); err != nil {
+			t.Fatalf("a page of %d tokens where 16 cells in turns are free: %v", n, err)
+		}
+		if !bytes.Equal(Canonical(t, e, 1), Canonical(t, src, 0)) {
+			t.Error("what was imported into scattered cells is another state")
+		}
+	}
+	if err := e.Drop(1); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Decode(Rows(stay, 0, 1)); err != nil {
+		t.Errorf("a batch of %d tokens there: %v", n, err)
+	}
+}
