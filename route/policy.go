@@ -233,7 +233,8 @@ func (r *Router) score(role Role, e *entry, q *Request) float64 {
 	}
 	cells := max(e.Cells, 1)
 	free := min(float64(cells-tokens)/float64(cells), float64(e.slots()-e.requests)/float64(e.slots()))
-	return r.options.Affinity*match + (1-r.options.Affinity)*free
+	// Products are rounded by themselves, so that ties are the same on every machine.
+	return float64(r.options.Affinity*match) + float64((1-r.options.Affinity)*free)
 }
 
 // unlessAvoided returns the workers of list that are not to be avoided, or list if there are none.

@@ -222,7 +222,7 @@ func (d *Dist) draw(r *rand.Rand) float64 {
 	case distNone, distFixed:
 		return d.mean
 	case distUniform:
-		return d.low + (d.high-d.low)*r.Float64()
+		return d.low + float64((d.high-d.low)*r.Float64())
 	case distEmpirical:
 		return d.values[pick(d.sums, r)]
 	}
@@ -230,9 +230,9 @@ func (d *Dist) draw(r *rand.Rand) float64 {
 	for range redraws {
 		switch d.kind {
 		case distNormal:
-			v = d.mean + d.sd*r.NormFloat64()
+			v = d.mean + float64(d.sd*r.NormFloat64()) // no fused addition, on any machine
 		case distLognormal:
-			v = math.Exp(d.mu + d.sigma*r.NormFloat64())
+			v = math.Exp(d.mu + float64(d.sigma*r.NormFloat64()))
 		case distExponential:
 			v = d.mean * r.ExpFloat64()
 		}
