@@ -45,8 +45,8 @@ func (r *Result) facts() []page.Fact {
 	facts := []page.Fact{
 		{Label: "Goodput", Value: short(g.Requests) + " req/s", Note: note},
 		{Label: "SLO attainment", Value: FormatShare(g.Attainment), Note: met, Tone: tone},
-		{Label: "TTFT p50", Value: FormatSeconds(r.Latency.TTFT.P50), Note: "p99 " + FormatSeconds(r.Latency.TTFT.P99)},
-		{Label: "TPOT p50", Value: FormatSeconds(r.Latency.TPOT.P50), Note: "p99 " + FormatSeconds(r.Latency.TPOT.P99)},
+		r.Latency.TTFT.fact("TTFT p50"),
+		r.Latency.TPOT.fact("TPOT p50"),
 		{Label: "Output", Value: short(r.Throughput.OutputTokens) + " tok/s", Note: short(r.Throughput.Requests) + " requests/s completed"},
 		{Label: "Prefix cache", Value: FormatShare(r.Cache.SourceShare), Note: "of prompt tokens found"},
 	}
@@ -56,6 +56,14 @@ func (r *Result) facts() []page.Fact {
 			page.Fact{Label: "Stranded memory", Value: FormatBytes(stranded) + "·s", Note: "pinned or reserved, not computing"})
 	}
 	return facts
+}
+
+// fact is a latency's median, "none" where nothing was measured.
+func (l *Latency) fact(label string) page.Fact {
+	if l.N == 0 {
+		return page.Fact{Label: label, Value: "none", Note: "no request has one"}
+	}
+	return page.Fact{Label: label, Value: FormatSeconds(l.P50), Note: "p99 " + FormatSeconds(l.P99)}
 }
 
 // most values of all charts over time, so that the page stays small.

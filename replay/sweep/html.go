@@ -30,8 +30,8 @@ func (r *Results) HTML(w io.Writer) error {
 		s.Charts = []page.Chart{
 			r.loadChart(curves, "Goodput", page.Axis{Label: "requests/s within the SLO", Unit: page.PerSecond}, goodputOf),
 			attained,
-			r.loadChart(curves, "TTFT p90", page.Axis{Unit: page.Seconds, CanLog: true, Log: true}, func(r *report.Result) float64 { return seconds(r.Latency.TTFT.P90) }),
-			r.loadChart(curves, "TPOT p90", page.Axis{Unit: page.Seconds, CanLog: true, Log: true}, func(r *report.Result) float64 { return seconds(r.Latency.TPOT.P90) }),
+			r.loadChart(curves, "TTFT p90", page.Axis{Unit: page.Seconds, CanLog: true, Log: true}, func(r *report.Result) float64 { return took(&r.Latency.TTFT, r.Latency.TTFT.P90) }),
+			r.loadChart(curves, "TPOT p90", page.Axis{Unit: page.Seconds, CanLog: true, Log: true}, func(r *report.Result) float64 { return took(&r.Latency.TPOT, r.Latency.TPOT.P90) }),
 		}
 		p.Sections = append(p.Sections, s)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -82,7 +83,7 @@ type metric struct {
 	name  string // as in CSV
 	title string // for people; "" only in CSV
 	kind  kind
-	of    func(r *report.Result) float64
+	of    func(r *report.Result) float64 // NaN where there is none
 }
 
 type kind int
@@ -94,7 +95,13 @@ const (
 	bytesKind
 )
 
-func seconds(s report.Seconds) float64 { return timed.Time(s).Seconds() }
+// took is a figure of l, which has none where nothing was measured.
+func took(l *report.Latency, s report.Seconds) float64 {
+	if l.N == 0 {
+		return math.NaN()
+	}
+	return timed.Time(s).Seconds()
+}
 
 var metrics = []metric{
 	{"goodput_requests_per_s", "goodput, req/s", plain, func(r *report.Result) float64 { return float64(r.Goodput.Requests) }},
@@ -108,21 +115,26 @@ var metrics = []metric{
 	{"preemptions", "", plain, func(r *report.Result) float64 { return float64(r.Requests.Preemptions) }},
 	{"requests_per_s", "", plain, func(r *report.Result) float64 { return float64(r.Throughput.Requests) }},
 	{"output_tokens_per_s", "out tok/s", plain, func(r *report.Result) float64 { return float64(r.Throughput.OutputTokens) }},
-	{"ttft_p50_s", "TTFT p50", secondsKind, func(r *report.Result) float64 { return seconds(r.Latency.TTFT.P50) }},
-	{"ttft_p90_s", "TTFT p90", secondsKind, func(r *report.Result) float64 { return seconds(r.Latency.TTFT.P90) }},
-	{"ttft_p99_s", "TTFT p99", secondsKind, func(r *report.Result) float64 { return seconds(r.Latency.TTFT.P99) }},
-	{"ttst_p90_s", "", secondsKind, func(r *report.Result) float64 { return seconds(r.Latency.TTST.P90) }},
-	{"tpot_p50_s", "TPOT p50", secondsKind, func(r *report.Result) float64 { return seconds(r.Latency.TPOT.P50) }},
-	{"tpot_p90_s", "TPOT p90", secondsKind, func(r *report.Result) float64 { return seconds(r.Latency.TPOT.P90) }},
-	{"tpot_p99_s", "TPOT p99", secondsKind, func(r *report.Result) float64 { return seconds(r.Latency.TPOT.P99) }},
-	{"itl_p99_s", "", secondsKind, func(r *report.Result) float64 { return seconds(r.Latency.ITL.P99) }},
-	{"e2e_p50_s", "", secondsKind, func(r *report.Result) float64 { return seconds(r.Latency.E2E.P50) }},
-	{"e2e_p99_s", "", secondsKind, func(r *report.Result) float64 { return seconds(r.Latency.E2E.P99) }},
+	{"ttft_p50_s", "TTFT p50", secondsKind, func(r *report.Result) float64 { return took(&r.Latency.TTFT, r.Latency.TTFT.P50) }},
+	{"ttft_p90_s", "TTFT p90", secondsKind, func(r *report.Result) float64 { return took(&r.Latency.TTFT, r.Latency.TTFT.P90) }},
+	{"ttft_p99_s", "TTFT p99", secondsKind, func(r *report.Result) float64 { return took(&r.Latency.TTFT, r.Latency.TTFT.P99) }},
+	{"ttst_p90_s", "", secondsKind, func(r *report.Result) float64 { return took(&r.Latency.TTST, r.Latency.TTST.P90) }},
+	{"tpot_p50_s", "TPOT p50", secondsKind, func(r *report.Result) float64 { return took(&r.Latency.TPOT, r.Latency.TPOT.P50) }},
+	{"tpot_p90_s", "TPOT p90", secondsKind, func(r *report.Result) float64 { return took(&r.Latency.TPOT, r.Latency.TPOT.P90) }},
+	{"tpot_p99_s", "TPOT p99", secondsKind, func(r *report.Result) float64 { return took(&r.Latency.TPOT, r.Latency.TPOT.P99) }},
+	{"itl_p99_s", "", secondsKind, func(r *report.Result) float64 { return took(&r.Latency.ITL, r.Latency.ITL.P99) }},
+	{"e2e_p50_s", "", secondsKind, func(r *report.Result) float64 { return took(&r.Latency.E2E, r.Latency.E2E.P50) }},
+	{"e2e_p99_s", "", secondsKind, func(r *report.Result) float64 { return took(&r.Latency.E2E, r.Latency.E2E.P99) }},
 	{"cache_share", "cache", share, func(r *report.Result) float64 { return float64(r.Cache.SourceShare) }},
 	{"handoffs", "", plain, func(r *report.Result) float64 { return float64(r.Handoffs.N) }},
-	{"tail_p50_s", "tail p50", secondsKind, func(r *report.Result) float64 { return seconds(r.Handoffs.Tail.P50) }},
-	{"tail_p99_s", "", secondsKind, func(r *report.Result) float64 { return seconds(r.Handoffs.Tail.P99) }},
-	{"hidden_share", "", share, func(r *report.Result) float64 { return float64(r.Handoffs.Hidden) }},
+	{"tail_p50_s", "tail p50", secondsKind, func(r *report.Result) float64 { return took(&r.Handoffs.Tail, r.Handoffs.Tail.P50) }},
+	{"tail_p99_s", "", secondsKind, func(r *report.Result) float64 { return took(&r.Handoffs.Tail, r.Handoffs.Tail.P99) }},
+	{"hidden_share", "", share, func(r *report.Result) float64 {
+		if r.Handoffs.N == 0 {
+			return math.NaN()
+		}
+		return float64(r.Handoffs.Hidden)
+	}},
 	{"stranded_byte_s", "stranded, B·s", bytesKind, func(r *report.Result) float64 {
 		sum := 0.0
 		for i := range r.Pools {
@@ -141,6 +153,9 @@ var metrics = []metric{
 
 // show writes a value for people.
 func (m *metric) show(v float64) string {
+	if math.IsNaN(v) {
+		return "–"
+	}
 	switch m.kind {
 	case share:
 		return report.FormatShare(report.Number(v))
@@ -213,7 +228,12 @@ func (r *Results) CSV(w io.Writer) error {
 				line = append(line, "")
 				continue
 			}
-			line = append(line, number(m.of(row.result), 9))
+			v := m.of(row.result)
+			if math.IsNaN(v) {
+				line = append(line, "")
+				continue
+			}
+			line = append(line, number(v, 9))
 		}
 		met := ""
 		if row.result != nil {
