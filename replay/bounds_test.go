@@ -85,6 +85,28 @@ func TestWindowIsLeftToImport(t *testing.T) {
 	near(t, "tail", got[0].Tail, (272+4096)*1e3/25e9+(512+4096)*1e3/1e8)
 }
 
+// Salts of tenants are kept for some of them only.
+func TestTenantsTakeNoMemory(t *testing.T) {
+	cfg, err := fleet.Parse([]byte(strings.Replace(colocated, "blocks: 1000", "blocks: 1000, block_tokens: 16", 1)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var requests []workload.Request
+	for i := range 4 * maxSalts {
+		requests = append(requests, workload.Request{Arrival: timed.Time(i) * timed.Second, Input: 64, Output: 1, Hashes: []uint64{1}, HashTokens: 64, Tenant: fmt.Sprint("t", i%(2*maxSalts))})
+	}
+	h, err := newHost(cfg, &list{requests: requests}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.loop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if len(h.salts) > maxSalts {
+		t.Errorf("%d salts are kept", len(h.salts))
+	}
+}
+
 // An arrival that virtual time does not reach is no defect.
 func TestArrivalBeyondTime(t *testing.T) {
 	cfg, err := fleet.Parse([]byte(colocated), nil)

@@ -58,6 +58,9 @@ func part(block *kv.Key, n int) kv.Key {
 	return k
 }
 
+// maxSalts is how many tenants' salts are kept; they can be computed again.
+const maxSalts = 1024
+
 // salt separates tenants.
 func (h *host) salt(tenant string) kv.Salt {
 	if tenant == "" {
@@ -65,6 +68,9 @@ func (h *host) salt(tenant string) kv.Salt {
 	}
 	s, ok := h.salts[tenant]
 	if !ok {
+		if len(h.salts) == maxSalts { // a trace may name a tenant on each line
+			clear(h.salts)
+		}
 		s = kv.SaltFor(nil, tenant)
 		h.salts[tenant] = s
 	}

@@ -93,16 +93,16 @@ func (c *replayRunCmd) Run(a *app) (err error) {
 	}
 	src.complain(a.stderr)
 	if c.HTML != "" {
-		if err := writeFile(c.HTML, res.HTML); err != nil {
-			return fmt.Errorf("--html: %w", err)
+		if err = writeFile(c.HTML, res.HTML); err != nil {
+			err = fmt.Errorf("--html: %w", err) // the report is shown all the same
 		}
 	}
 	if c.JSON {
 		enc := json.NewEncoder(a.stdout)
 		enc.SetIndent("", "  ")
-		return enc.Encode(res)
+		return errors.Join(err, enc.Encode(res))
 	}
-	return res.Table(a.stdout)
+	return errors.Join(err, res.Table(a.stdout))
 }
 
 // writeFile writes what write gives to a new file.

@@ -70,6 +70,9 @@ func TestReplayWritesWhatIsAskedFor(t *testing.T) {
 	if n < 40 {
 		t.Errorf("%d lifecycle events of two handoffs", n)
 	}
+	if code, out, errs := tandem(t, append(args, "--html="+filepath.Join(dir, "none", "r.html"))...); code != exitFailure || !strings.Contains(out, "TTFT") || !strings.Contains(errs, "--html") {
+		t.Errorf("a page that cannot be written: exit %d\n%s\n%s", code, out, errs)
+	}
 	if code, _, errs := tandem(t, append(args, "--strict")...); code != exitFailure || !strings.Contains(errs, "line 2") {
 		t.Errorf("--strict: exit %d, %s", code, errs)
 	}
