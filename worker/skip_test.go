@@ -302,3 +302,60 @@ func TestSkipOtherPages(t *testing.T) {
 		})
 	}
 }
+
+// A source that lost its destination hands what it holds to one that has a part of it, and that part
+// does not travel.
+func TestSkipTakenOver(t *testing.T) {
+	for _, arch := range []tiny.Arch{tiny.Llama, tiny.NemotronHMoE} {
+		for order, by := range orders {
+			t.Run(string(arch)+"/"+order, func(t *testing.T) {
+				l := newLab(t)
+				source, dst := l.worker("p", RolePrefill, arch, nil), l.worker("d", RoleDecode, arch, caching)
+				prompt := testPrompt(300)
+				before := l.attempt(source, dst, slices.Clone(prompt), 4)
+				l.start(before)
+				l.ended(before, buspb.Side_SIDE_DESTINATION)
+				lost := l.attempt(source, dst, slices.Clone(prompt), 8).sourceFirst()
+				want := l.colocated(source, lost)
+				lost.terms.Destination = &buspb.Peer{Worker: "gone", Incarnation: 1} // it died before it came
+				l.pinned(lost)
+				computed := l.computedOn(source)
+
+				a := by(l.attempt(source, dst, slices.Clone(prompt), 8))
+				a.request = lost.request
+				take := func(c *buspb.Command) {
+					c.GetPrefill().Reuse = lost.id[:]
+					if r := l.command(a.source, c); r.Verdict != buspb.Verdict_VERDICT_ACCEPTED {
+						t.Fatalf("taking over: %v", r)
+					}
+				}
+				var skip uint32
+				if order == "source-first" {
+					take(a.prefillCommand(nil))
+					p := l.await(a.id, "the second pin", func(s *buspb.Status) bool { return s.GetPinned() != nil }).GetPinned()
+					l.command(a.dst, a.told(a.pullCommand(p)))
+					skip = l.await(a.id, "the reservation", func(s *buspb.Status) bool { return s.GetReserved() != nil }).GetReserved().SkipTokens
+				} else {
+					r := l.reserveTold(a)
+					c := a.prefillCommand(r)
+					skip, c.GetPrefill().SkipTokens = r.SkipTokens, r.SkipTokens
+					take(c)
+				}
+				if o := l.ended(a, buspb.Side_SIDE_DESTINATION); o.Outcome != buspb.Outcome_OUTCOME_COMPLETED || skip != 256 || o.Attribution.SkippedTokens != 256 {
+					t.Errorf("with %d tokens skipped the destination ended as %v", skip, o.Outcome)
+				}
+				l.released(lost.id, buspb.Side_SIDE_SOURCE)
+				l.released(a.id, buspb.Side_SIDE_SOURCE)
+				if got, _ := l.tokens(a.id); !slices.Equal(got, want) {
+					t.Errorf("the answer is %v, colocated %v", got, want)
+				}
+				if n := l.computedOn(source) - computed; n != 0 {
+					t.Errorf("%d tokens were computed again", n)
+				}
+				l.idle(source)
+				l.idle(dst)
+				flush(t, dst)
+			})
+		}
+	}
+}
