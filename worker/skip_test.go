@@ -342,7 +342,7 @@ func TestSkipTakenOver(t *testing.T) {
 					take(c)
 				}
 				if o := l.ended(a, buspb.Side_SIDE_DESTINATION); o.Outcome != buspb.Outcome_OUTCOME_COMPLETED || skip != 256 || o.Attribution.SkippedTokens != 256 {
-					t.Errorf("with %d tokens skipped the destination ended as %v", skip, o.Outcome)
+					t.Fatalf("with %d tokens skipped the destination ended as %v", skip, o.Outcome)
 				}
 				l.released(lost.id, buspb.Side_SIDE_SOURCE)
 				l.released(a.id, buspb.Side_SIDE_SOURCE)
