@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,6 +61,9 @@ type replayRunCmd struct {
 
 // Run replays one trace.
 func (c *replayRunCmd) Run(a *app) (err error) {
+	if err := c.check(); err != nil {
+		return err
+	}
 	cfg, err := c.fleet(a.config)
 	if err != nil {
 		return err
@@ -176,6 +180,22 @@ func (in *replayInput) document(path string, taken []bool) (any, error) {
 		}
 	}
 	return doc, nil
+}
+
+// check refuses values that nothing can be done with.
+func (in *replayInput) check() error {
+	for _, d := range []struct {
+		flag string
+		of   time.Duration
+	}{
+		{"from", in.From}, {"to", in.To}, {"slo-ttft", in.SLOTTFT}, {"slo-ttst", in.SLOTTST}, {"slo-tpot", in.SLOTPOT}, {"slo-e2e", in.SLOE2E},
+	} {
+		if err := between(d.flag, d.of, 0, replayfleet.MaxTime); err != nil {
+			return err
+		}
+	}
+	return errors.Join(between("slo-attainment", in.SLOAttainment, 1e-6, 1), between("speedup", in.Speedup, 0, 1e9),
+		between("skip", in.Skip, 0, math.MaxInt), between("limit", in.Limit, 0, math.MaxInt), between("reorder", in.Reorder, 0, math.MaxInt))
 }
 
 var errNoFleet = errors.New("--config is missing: name a fleet, such as examples/replay/colocated.yaml")

@@ -89,6 +89,11 @@ func TestReplayRefuses(t *testing.T) {
 		{[]string{good, "--set=pools.engine.count"}, "PATH=VALUE"},
 		{[]string{good, "--set=pools.engine.cuont=3"}, "cuont"},
 		{[]string{good, "--set=pools.other.count=3"}, "other"},
+		{[]string{good, "--set=pools.engine.count=0"}, "pools[0].count is 0"},
+		{[]string{good, "--slo-attainment=7"}, "--slo-attainment"},
+		{[]string{good, "--slo-ttft=-1s"}, "--slo-ttft"},
+		{[]string{good, "--limit=-1"}, "--limit"},
+		{[]string{good, "--speedup=-1"}, "--speedup"},
 		{[]string{good, "--workload=poisson"}, "--workload"},
 		{[]string{good, "--workload=poisson rate=1 input=1 output=1 requests=1", "--trace=x"}, "both given"},
 		{[]string{good, "--trace=/does/not/exist"}, "--trace"},
@@ -150,9 +155,9 @@ func TestReplaySweepCompares(t *testing.T) {
 	}
 	for _, c := range []struct{ arg, want string }{
 		{"--over=workload.rate", "PATH=VALUE"}, {"--trace=-", "name a file"}, {"--find=goodput", "workload.rate is on an axis"},
-		{"--over=workload.rate=1,2", "two axes"}, {"--with=/does/not/exist", "exist"}, {"--store=" + dir, "--store"},
+		{"--over=workload.rate=1,2", "two axes"}, {"--with=/does/not/exist", "exist"}, {"--load=speedup", "--svg"}, {"--store=" + dir, "--store"},
 	} {
-		code, _, errs := tandem(t, append(args, "--over=workload.rate=5,50", c.arg)...)
+		code, _, errs := tandem(t, append(args, "--over=workload.rate=5,50", "--svg="+svg, c.arg)...)
 		if code != exitUsage || !strings.Contains(errs, c.want) {
 			t.Errorf("%s: exit %d, %s", c.arg, code, errs)
 		}

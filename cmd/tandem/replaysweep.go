@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -86,6 +87,9 @@ func (c *replaySweepCmd) Run(a *app) (err error) {
 
 // sweep is what the flags ask for.
 func (c *replaySweepCmd) sweep(config string) (*sweep.Sweep, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
 	digest := sha256.New()
 	if err := c.sumTrace(digest); err != nil {
 		return nil, err
@@ -126,6 +130,9 @@ func (c *replaySweepCmd) sweep(config string) (*sweep.Sweep, error) {
 			return nil, fmt.Errorf("--over: %w", err)
 		}
 		s.Axes = append(s.Axes, axis)
+	}
+	if c.SVG != "" && c.Find == "" && !slices.ContainsFunc(s.Axes, func(a sweep.Axis) bool { return slices.Contains(a.Paths, s.Load) }) {
+		return nil, fmt.Errorf("--svg: %w", sweep.ErrNoLoad) // before minutes of runs
 	}
 	if c.Find != "" {
 		load := 1.0

@@ -46,6 +46,13 @@ func Parse(text []byte, files Files) (*Config, error) {
 	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%w: something follows its end", ErrConfig)
 	}
+	var doc any
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if err := zeros(doc, "", ""); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
 	if err := c.fill(files); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
