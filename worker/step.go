@@ -164,13 +164,13 @@ func (w *Worker) finished(t *task) {
 	}
 }
 
-// cellsEvicted is how many blocks a batch that finds no cells costs the prefix cache.
+// cellsEvicted is how many blocks a batch that finds no cells costs the prefix cache at a time.
 const cellsEvicted = 8
 
 // decode computes one batch and learns whether the engine can go on.
 func (w *Worker) decode(rows []engine.Row) error {
 	err := w.eng.Decode(rows)
-	if errors.Is(err, engine.ErrNoCells) && w.evict(cellsEvicted) {
+	for errors.Is(err, engine.ErrNoCells) && w.evict(cellsEvicted) {
 		err = w.eng.Decode(rows) // cells are there, if not always where the engine wants them
 	}
 	w.stepped(len(rows))
