@@ -40,7 +40,7 @@ func (q *request) reserve(a *attempt) {
 		if a.policy == handoff.SourceFirst {
 			r.SourceEndpoint, r.SourceTicket = a.endpoint, a.ticket
 		}
-		if q.g.fleet.findsPrefixes(a.destination) { // nobody is told content without a use for it
+		if q.g.fleet.findsPrefixes(a.source, a.destination) { // nobody is told content without a use for it
 			r.Tokens = q.input(forced)
 		}
 		return &buspb.Command{Body: &buspb.Command_Reserve{Reserve: r}}

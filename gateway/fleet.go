@@ -304,18 +304,30 @@ func (f *fleet) longest(mode Mode) int {
 func (f *fleet) role(t route.Target) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if w := f.registry.Worker(t.Worker); w != nil && w.GetIncarnation() == t.Incarnation {
+	if w := f.registered(t); w != nil {
 		return w.GetRole()
 	}
 	return ""
 }
 
-// findsPrefixes reports whether a worker looks for tokens of a reservation in a prefix cache.
-func (f *fleet) findsPrefixes(t route.Target) bool {
+// registered returns what a live worker announced of itself, nil without it. mu is held.
+func (f *fleet) registered(t route.Target) *buspb.Registration {
+	w := f.registry.Worker(t.Worker)
+	if w == nil || w.GetIncarnation() != t.Incarnation {
+		return nil
+	}
+	return w
+}
+
+// findsPrefixes reports whether a destination looks for tokens of a reservation in a prefix cache, and
+// whether what it finds ends where a chunk of the source does: within a chunk the source would compute
+// other last bits.
+func (f *fleet) findsPrefixes(source, destination route.Target) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := f.registry.Worker(t.Worker)
-	return w != nil && w.GetIncarnation() == t.Incarnation && slices.Contains(w.GetCapabilities(), bus.CapPrefix)
+	from, to := f.registered(source), f.registered(destination)
+	return from != nil && to != nil && slices.Contains(to.GetCapabilities(), bus.CapPrefix) &&
+		from.GetPageTokens() > 0 && to.GetPageTokens()%from.GetPageTokens() == 0
 }
 
 func (f *fleet) live(t route.Target) bool {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -43,10 +44,11 @@ type worker struct {
 	// onStatus, when set, may change or drop (nil) a status, or add others.
 	onStatus func(st *buspb.Status) []*buspb.Status
 
-	keeps bool // stays pinned when its stream breaks, for a rebind
-	older bool // lacks the capability to hand over
-	drain bool // takes nothing new
-	finds bool // looks for the tokens of reservations in a prefix cache
+	keeps bool   // stays pinned when its stream breaks, for a rebind
+	older bool   // lacks the capability to hand over
+	drain bool   // takes nothing new
+	finds bool   // looks for the tokens of reservations in a prefix cache
+	pages uint32 // tokens of a page; 0: 16
 
 	mu          sync.Mutex
 	incarnation uint64
@@ -110,7 +112,7 @@ func (w *worker) registration() *buspb.Registration {
 	return &buspb.Registration{
 		Worker: w.name, Incarnation: w.incarnation, Seq: w.seq[""], Role: w.role, Version: "test",
 		Identity: id.Encode(), SchemaMin: 1, SchemaMax: 1, Capabilities: capabilities,
-		ModelName: "tiny", ContextTokens: 200, PageTokens: 16, SlotsTotal: 4, SlotsFree: 4, CellsTotal: 1000, CellsFree: 1000,
+		ModelName: "tiny", ContextTokens: 200, PageTokens: cmp.Or(w.pages, 16), SlotsTotal: 4, SlotsFree: 4, CellsTotal: 1000, CellsFree: 1000,
 		Draining: w.drain,
 		Mtp:      &buspb.MTP{Reason: "not built"}, Endpoint: &buspb.Endpoint{Tls: "127.0.0.1:1", Quic: "127.0.0.1:1", Lanes: 1},
 	}

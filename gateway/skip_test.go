@@ -10,13 +10,20 @@ import (
 // TestSkipFollowsTheAttempt: a destination that looks for prefixes is told the tokens of its own attempt,
 // and what it has of them goes to the source with that attempt; others are told nothing.
 func TestSkipFollowsTheAttempt(t *testing.T) {
-	for _, finds := range []bool{true, false} {
+	for _, k := range []struct {
+		finds bool
+		pages uint32 // of decode workers; those of prefill workers are 16 tokens
+		told  bool
+	}{{true, 16, true}, {true, 48, true}, {true, 24, false}, {true, 8, false}, {false, 16, false}} {
 		var reserves []*buspb.Reserve
 		var prefills []*buspb.Prefill
 		inBubble(t, func(cfg *Config, b *scripted) {
 			twoPairs(cfg, b)
 			for _, w := range b.all() {
-				w.keeps, w.finds = true, finds
+				w.keeps, w.finds = true, k.finds
+				if w.role == "decode" {
+					w.pages = k.pages
+				}
 				w.onCommand = func(cmd *buspb.Command) (*buspb.Reply, bool) {
 					if r := cmd.GetReserve(); r != nil {
 						reserves = append(reserves, r)
@@ -45,12 +52,12 @@ func TestSkipFollowsTheAttempt(t *testing.T) {
 			}
 			for i, p := range prefills {
 				want := p.GetGeneration().GetTokens()
-				if !finds {
+				if !k.told {
 					want = nil
 				}
 				if !slices.Equal(reserves[i].Tokens, want) || p.SkipTokens != uint32(i+1) || int(p.GetGeneration().GetForcedTokens()) != i {
-					t.Errorf("attempt %d: reserved with %d tokens, prefilled with %d of which %d are forced and %d skipped",
-						i, len(reserves[i].Tokens), len(want), p.GetGeneration().GetForcedTokens(), p.SkipTokens)
+					t.Errorf("%+v, attempt %d: reserved with %d tokens, prefilled with %d of which %d are forced and %d skipped",
+						k, i, len(reserves[i].Tokens), len(want), p.GetGeneration().GetForcedTokens(), p.SkipTokens)
 				}
 			}
 		})
