@@ -127,6 +127,7 @@ func (h *host) dies(w *worker) {
 	w.byRef, w.joined = w.byRef[:0], w.joined[:0]
 	s := w.kv.Snapshot()
 	s.Active, s.Pinned, s.Reserved, s.Cached, s.Headroom, s.Slots, s.Free = 0, 0, 0, 0, 0, 0, s.Blocks
+	w.grown(h.now)
 	w.pool.rep.Memory(w.index, h.now, s)
 	h.events.Push(h.now+timed.Of(h.cfg.Gateway.Detect), event{kind: evLost, subject: w.number, n: int64(w.incarnation)})
 }

@@ -82,6 +82,7 @@ func (h *host) taskOf(w *worker, ref sched.Ref) *task {
 // runs go on as a step of its own: something may change that a stretch does not
 // allow for.
 func (h *host) catchUp(w *worker) {
+	defer func() { w.before = w.kv.Snapshot() }()
 	if w.stretch == 0 {
 		return
 	}
@@ -116,9 +117,11 @@ func (h *host) stepEnds(w *worker) {
 	if n := w.stretch; n > 0 {
 		h.skip(w, n)
 		w.stretch = 0
+		w.before = w.kv.Snapshot()
 		h.run(w)
 		return
 	}
+	w.before = w.kv.Snapshot()
 	step := w.step
 	w.stepping = false
 	w.busy(w.begun, w.ends, workOf(&step))

@@ -53,7 +53,9 @@ type worker struct {
 
 	busyFrom, busyTo timed.Time // not yet reported
 	busyKind         report.Work
-	seen             kv.Snapshot // as reported last
+	seen             kv.Snapshot // as reported last,
+	seenAt           timed.Time  // then
+	before           kv.Snapshot // what is being handled now
 	changed          bool        // something other than growth may have changed memory
 }
 
@@ -157,7 +159,7 @@ func (h *host) boot(w *worker) error {
 	w.incarnation++
 	w.byRef = w.byRef[:0]
 	w.joined, w.inStep, w.lost, w.facts = w.joined[:0], 0, 0, w.facts[:0]
-	w.seen = kv.Snapshot{}
+	w.seen, w.before, w.seenAt = kv.Snapshot{}, kv.Snapshot{}, h.now
 	h.announce(w, false)
 	return nil
 }
@@ -198,19 +200,29 @@ func (h *host) goOn(w *worker) {
 }
 
 // sample reports where a worker's blocks are, if that may have changed other than by
-// growth. Growth alone is seen at the next change: a stretch that is taken at once
-// shows what its steps would.
+// growth. What sequences grew by since the last time is reported with it: growth is
+// even between two changes, so half of the time with the blocks of either end has
+// the same mean. A stretch that is taken at once shows what its steps would.
 func (h *host) sample(w *worker) {
 	if !w.changed {
 		return
 	}
 	w.changed = false
-	if s := w.kv.Snapshot(); s != w.seen {
-		w.seen = s
+	w.grown(h.now)
+	s := w.kv.Snapshot()
+	if w.before != w.seen || s != w.seen {
 		w.pool.rep.Memory(w.index, h.now, s)
-		if h.trace != nil {
-			h.trace.capacity(w, h.now.Duration(), s)
-		}
+	}
+	if h.trace != nil && s != w.seen {
+		h.trace.capacity(w, h.now.Duration(), s)
+	}
+	w.seen, w.before, w.seenAt = s, s, h.now
+}
+
+// grown reports what sequences grew by until something changes at a time.
+func (w *worker) grown(at timed.Time) {
+	if w.before != w.seen {
+		w.pool.rep.Memory(w.index, w.seenAt+(at-w.seenAt)/2, w.before)
 	}
 }
 
