@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -64,5 +65,18 @@ func TestGrowthCounts(t *testing.T) {
 		if math.Abs(p.Peak-c.most) > 1 {
 			t.Errorf("%q: at most %g blocks, want %g", c.more, p.Peak, c.most)
 		}
+	}
+}
+
+// Pages that the destination has need not travel, so they wait for nothing.
+func TestQueueLeavesOutWhatStays(t *testing.T) {
+	config := fmt.Sprintf(pair, "true", "0s", 2)
+	_, lines := simulate(t, config, &list{requests: []workload.Request{
+		{Input: 3200, Output: 3, Hashes: []uint64{1, 2}, HashTokens: 1600},
+		{Arrival: timed.Second, Input: 3200, Output: 3, Hashes: []uint64{1, 3}, HashTokens: 1600},
+	}}, Options{})
+	want := regexp.MustCompile(`"cached_source":0,.*"skipped_tokens":1600,.*"queue_s":0,`)
+	if second := strings.Split(string(lines), "\n")[1]; !want.MatchString(second) {
+		t.Errorf("%s\ndoes not match %s", second, want)
 	}
 }

@@ -175,7 +175,8 @@ func (h *host) computed(w *worker, c *sched.Chunk) {
 	}
 	a := h.attempts.at(t.attempt)
 	t.computed = int(c.End)
-	if a.m.ready == never && h.cfg.StreamsPages() {
+	if a.m.ready == never && t.side == handoff.RoleSource && a.policy != handoff.Disabled && h.cfg.StreamsPages() &&
+		h.pageBytes(a, t.computed, t.prompt) > 0 { // else the destination has it
 		a.m.ready = h.now
 	}
 	if !c.Last {
