@@ -178,7 +178,7 @@ func TestTransfersShare(t *testing.T) {
 func TestStreamingCovers(t *testing.T) {
 	got := runEach(t, fmt.Sprintf(pair, "true", "0s", 1), &list{requests: []workload.Request{{Input: 2048, Output: 2}}})
 	near(t, "uncovered tail", got[0].Tail, 0.02048)
-	near(t, "overlapped", got[0].Overlapped, 3*0.0512)
+	near(t, "overlapped", got[0].Overlapped, 3*0.02048)
 }
 
 // A prefix that is cached is neither computed nor sent again.

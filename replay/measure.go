@@ -17,6 +17,7 @@ type measure struct {
 	whole, activated     timed.Time // at the destination
 	acknowledged         timed.Time // at the source
 	export, imports      timed.Time // sums
+	overlapped           timed.Time // bytes moved for so long before the prompt was computed
 	bytes                int64
 }
 
@@ -80,7 +81,7 @@ func (m *measure) handoff() report.Handoff {
 	b := report.Handoff{
 		Reserve: between(m.asked, m.reserved), Prefill: between(m.began, m.prompted), Export: m.export, Import: m.imports,
 		Wire: between(m.wireFirst, m.wireEnd), Commit: between(m.whole, m.acknowledged), Bytes: m.bytes,
-		Overlapped: between(m.exportFirst, min(m.prompted, m.whole)), Tail: between(m.prompted, m.activated),
+		Overlapped: m.overlapped, Tail: between(m.prompted, m.activated),
 	}
 	b.Queue = between(m.ready, m.exportFirst)
 	return b

@@ -184,6 +184,9 @@ func (h *host) computed(w *worker, c *sched.Chunk) {
 		return
 	}
 	a.m.prompted = h.now
+	if a.flowing {
+		a.m.overlapped = h.net.Moving(h.now, a.flow)
+	}
 	have := a.forced + w.sched.Info(c.Ref).Tokens
 	h.sampledToken(t, have)
 	if !t.sampled {

@@ -67,6 +67,7 @@ type flow struct {
 	rate   float64 // now
 	left   float64 // bytes available and not sent, at the time below
 	since  timed.Time
+	moving timed.Time // how long bytes moved, until the time above
 	visit  uint64
 }
 
@@ -162,6 +163,17 @@ func (n *Network) Left(at timed.Time, f Flow) int64 {
 	return int64(math.Ceil(x.left))
 }
 
+// Moving is for how long bytes of a flow have moved; what waits at a rate of 0, or has
+// nothing available, does not move. It can be asked until the flow's number is used
+// again.
+func (n *Network) Moving(at timed.Time, f Flow) timed.Time {
+	x := &n.flows[f]
+	if x.active && x.rate > 0 {
+		return x.moving + at - x.since
+	}
+	return x.moving
+}
+
 // Next is the earliest time for which Advance has something to do, timed.Never
 // without any.
 func (n *Network) Next() timed.Time {
@@ -179,6 +191,7 @@ func (n *Network) Advance(at timed.Time, through []Flow) []Flow {
 		}
 		f := Flow(id)
 		x := &n.flows[f]
+		x.moving = n.Moving(at, f)
 		x.left, x.since = 0, at
 		if x.active {
 			n.stop(at, f)
@@ -202,6 +215,9 @@ func (n *Network) settle(at timed.Time, x *flow) {
 	if at > x.since {
 		sent := float64(x.rate * float64(at-x.since))
 		x.left = max(0, x.left-float64(sent*1e-12))
+		if x.rate > 0 {
+			x.moving += at - x.since
+		}
 	}
 	x.since = at
 }

@@ -224,3 +224,26 @@ func fair(t *rapid.T, n *Network) {
 		}
 	}
 }
+
+// A flow moves only while it has bytes and a rate.
+func TestMoving(t *testing.T) {
+	var n Network
+	r := n.Resource(1e9)
+	f := n.Open(0, []Resource{r}, 0)
+	n.Add(0, f, 1_000_000) // 1 ms
+	ms := timed.Millisecond
+	if got := n.Moving(ms/2, f); got != ms/2 {
+		t.Errorf("half way it has moved for %v", got)
+	}
+	n.Advance(ms, nil)
+	if got := n.Moving(5*ms, f); got != ms {
+		t.Errorf("with nothing to send it has moved for %v", got)
+	}
+	n.Add(5*ms, f, 2_000_000)
+	n.SetRate(6*ms, r, 0)
+	n.SetRate(9*ms, r, 1e9)
+	n.End(9*ms, f)
+	if through := n.Advance(10*ms, nil); len(through) != 1 || n.Moving(10*ms, f) != 3*ms {
+		t.Errorf("%v through, moved for %v of 10 ms", through, n.Moving(10*ms, f))
+	}
+}

@@ -50,7 +50,7 @@ type Handoff struct {
 	Import  timed.Time // bytes into the engine, summed over pages
 	Commit  timed.Time // the state was whole at the destination, until the source was free to let go
 
-	Overlapped timed.Time // the part of the transfer (first export to last import) during which the prompt was still being computed
+	Overlapped timed.Time // bytes moved for so long while the prompt was still being computed
 	Tail       timed.Time // prefill ended, until decode could start: what the client waits for
 
 	Bytes         int64 // that went over the link

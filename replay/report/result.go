@@ -132,7 +132,7 @@ type Handoffs struct {
 	N             int64  `json:"n"`
 	Bytes         int64  `json:"bytes"`
 	SkippedTokens int64  `json:"skipped_tokens"`
-	Hidden        Number `json:"hidden_share"` // of all transfer time, what prefill overlapped
+	Hidden        Number `json:"hidden_share"` // of the time that transfers take: overlapped / (overlapped + tail)
 
 	Reserve    Latency `json:"reserve"`
 	Queue      Latency `json:"queue"`
