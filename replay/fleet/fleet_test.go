@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -174,4 +175,28 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q gives %+v", text, c)
 		}
 	})
+}
+
+// State of a fixed size has its room before blocks have theirs.
+func TestSizeLeavesRoomForFixedState(t *testing.T) {
+	const pool = "mode: colocated\npools: [{name: p, model: nemotron-3-super-120b-a12b, hardware: h200-sxm, tp: 2, memory: {gb: 100, block_tokens: 16%s}, schedule: {running: %d}}]\n"
+	blocks := func(slots string, running int) int {
+		t.Helper()
+		cfg, err := Parse([]byte(fmt.Sprintf(pool, slots, running)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg.Pools[0].BlocksEach()
+	}
+	const sequence = 160<<20 + 2_457_600 // recurrent and convolution state
+	few, many := blocks("", 10), blocks("", 110)
+	if got, want := few-many, 100*sequence/(16*8192); got < want-1 || got > want+1 {
+		t.Errorf("100 sequences more take the room of %d blocks, want %d", got, want)
+	}
+	if got := blocks(", slots: 10", 110); got != few {
+		t.Errorf("%d blocks for 10 slots, %d for 10 that run", got, few)
+	}
+	if _, err := Parse([]byte(fmt.Sprintf(pool, "", 1000)), nil); err == nil {
+		t.Error("1,000 sequences fit into 100 GB")
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/tandem-llm/tandem/engine/timed"
 )
@@ -64,20 +65,23 @@ func (p *Pool) time(files Files) (err error) {
 	return nil
 }
 
-// size decides how many blocks a worker has.
+// size decides how many blocks a worker has. State of a fixed size (windows, recurrent
+// and convolution state) has its room before, for as many sequences as can run.
 func (p *Pool) size() error {
-	m, per := &p.Memory, p.model.Geometry().PerToken()
+	m := &p.Memory
+	per, fixed := p.model.Geometry().PerToken(), p.model.Geometry().Snapshot(math.MaxInt64)
 	if p.second != nil {
 		per += p.second.Geometry().PerToken()
+		fixed += p.second.Geometry().Snapshot(math.MaxInt64)
 	}
+	fixed *= int64(p.sequences())
 	p.blocks = m.Blocks
 	switch {
 	case m.Blocks > 0:
+	case m.GB > 0 && per == 0:
+		return errors.New("memory.gb needs a model with attention state; give memory.blocks")
 	case m.GB > 0:
-		if per *= int64(m.BlockTokens); per == 0 {
-			return errors.New("memory.gb needs a model with attention state; give memory.blocks")
-		}
-		p.blocks = int(min(m.GB*1e9/float64(per), maxBlocks+1))
+		p.blocks = int(min((m.GB*1e9-float64(fixed))/float64(per*int64(m.BlockTokens)), maxBlocks+1))
 	default:
 		tokens := p.model.Capacity(m.Fraction)
 		if p.second != nil {
@@ -86,12 +90,21 @@ func (p *Pool) size() error {
 		if tokens < 0 {
 			return errors.New("memory: the timing does not know the hardware's memory; give memory.blocks or memory.gb")
 		}
-		p.blocks = int(min(tokens/int64(m.BlockTokens), maxBlocks+1))
+		p.blocks = int(min((tokens-fixed/per)/int64(m.BlockTokens), maxBlocks+1))
 	}
 	if p.blocks < 2 || p.blocks > maxBlocks {
-		return fmt.Errorf("memory: a worker has %d blocks of %d tokens, want 2 to %d: weights may not leave room; see memory, tp and weight_bits", p.blocks, m.BlockTokens, maxBlocks)
+		return fmt.Errorf("memory: a worker has %d blocks of %d tokens, want 2 to %d: weights, and state of a fixed size for %d sequences, may not leave room; see memory, schedule.running, tp and weight_bits",
+			p.blocks, m.BlockTokens, maxBlocks, p.sequences())
 	}
 	return nil
+}
+
+// sequences is how many can run.
+func (p *Pool) sequences() int {
+	if p.Memory.Slots > 0 {
+		return min(p.Memory.Slots, p.Schedule.Running)
+	}
+	return p.Schedule.Running
 }
 
 // split makes the cost models of the two boxes of a layer split.
