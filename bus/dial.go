@@ -75,6 +75,11 @@ func Connect(ctx context.Context, opts Options) (*Conn, error) {
 	if err := opts.check(); err != nil {
 		return nil, err
 	}
+	if opts.Server != nil {
+		if err := opts.Identity.Trust(opts.Server.identity); err != nil {
+			return nil, permanent(err)
+		}
+	}
 	c := &Conn{
 		peer: opts.Identity.Peer(), events: opts.Events, pending: opts.pending,
 		closed: make(chan struct{}), waiters: map[*waiter]struct{}{},

@@ -441,3 +441,24 @@ func TestInProcessPermissions(t *testing.T) {
 		t.Error("somebody was admitted without TLS")
 	}
 }
+
+// TestInProcessStrangers: without TLS in between, a client and a server of other authorities refuse each
+// other all the same: the rest of the mesh would.
+func TestInProcessStrangers(t *testing.T) {
+	w := embedded(t)
+	ca, err := mesh.NewCA(nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := ca.Issue(mesh.RoleGateway, "g", []string{"127.0.0.1"}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := bus.Connect(t.Context(), bus.Options{Identity: stranger, Server: w.embedded})
+	if err == nil {
+		_ = conn.Close(t.Context())
+	}
+	if !errors.Is(err, bus.ErrRefused) || !errors.Is(err, mesh.ErrOtherCA) {
+		t.Errorf("connected with another authority's certificate: %v", err)
+	}
+}

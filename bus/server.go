@@ -38,8 +38,9 @@ type ServerOptions struct {
 // Server is an embedded NATS server. It admits members of the mesh only, with the permissions of PermissionsOf. All
 // methods are safe for concurrent use.
 type Server struct {
-	ns   *server.Server
-	host string
+	ns       *server.Server
+	host     string
+	identity *mesh.Identity
 
 	mu       sync.Mutex
 	admitted map[string]mesh.Peer // who may connect from this process, by token; guarded by mu
@@ -57,7 +58,7 @@ func StartServer(opts ServerOptions) (*Server, error) {
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
-	s := &Server{host: host}
+	s := &Server{host: host, identity: opts.Identity}
 	log := &serverLog{log: opts.Log, fatal: make(chan string, 1)}
 	s.ns, err = server.NewServer(&server.Options{
 		ServerName: opts.Identity.Name(),

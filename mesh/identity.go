@@ -134,7 +134,10 @@ func (id *Identity) verify(cs tls.ConnectionState, alpn []string, usage x509.Ext
 	if len(cs.PeerCertificates) == 0 {
 		return Peer{}, &Error{Kind: ErrNoCertificate, Detail: "the peer sent no certificate"}
 	}
-	leaf := cs.PeerCertificates[0]
+	return id.verifyLeaf(cs.PeerCertificates[0], usage)
+}
+
+func (id *Identity) verifyLeaf(leaf *x509.Certificate, usage x509.ExtKeyUsage) (Peer, error) {
 	now := id.clock()
 	// No intermediates: the CA's path length is zero.
 	_, err := leaf.Verify(x509.VerifyOptions{Roots: id.roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}})
@@ -142,6 +145,16 @@ func (id *Identity) verify(cs tls.ConnectionState, alpn []string, usage x509.Ext
 		return Peer{}, id.classify(leaf, now, err)
 	}
 	return peerOfCert(leaf)
+}
+
+// Trust says why the two sides of a connection that needs no TLS, because both are in this process, would
+// refuse each other's certificates over one, with id as the client; nil: they would not. The error is an *Error.
+func (id *Identity) Trust(server *Identity) error {
+	if _, err := id.verifyLeaf(server.leaf, x509.ExtKeyUsageServerAuth); err != nil {
+		return err
+	}
+	_, err := server.verifyLeaf(id.leaf, x509.ExtKeyUsageClientAuth)
+	return err
 }
 
 // classify names the cause of a failed chain verification. The issuer is looked at first: dates of a stranger's
