@@ -96,13 +96,19 @@ func (l *lab) during(t *testing.T, fn func()) {
 // run when the fault happens.
 const crowdTokens = 150
 
+// fullTokens is their length where all slots must still be taken when another
+// request's prompt has been computed, beside theirs and on a busy machine.
+const fullTokens = 4 * crowdTokens
+
 func (l *lab) killAt(k killPoint) {
 	l.unclaim()
 	l.arm("prefill")
 	l.arm("decode")
-	crowd := l.crowd(crowdTokens)
+	var crowd []*asked
 	if k.full {
-		crowd = append(crowd, l.fill()...)
+		crowd = append(l.crowd(fullTokens), l.fill()...)
+	} else {
+		crowd = l.crowd(crowdTokens)
 	}
 	dead := l.dead()
 	list := append([]fault{{Point: k.at, N: k.n, Act: "kill", Claim: "killed"}}, k.also...)
@@ -166,7 +172,7 @@ func (l *lab) fill() []*asked {
 	l.t.Helper()
 	var more []*asked
 	for i := range 2*labSlots - (len(crowdLengths) - 1) {
-		q := question{prompt: prompt(20+i, 5), max: crowdTokens, mode: "disaggregated", stream: true}
+		q := question{prompt: prompt(20+i, 5), max: fullTokens, mode: "disaggregated", stream: true}
 		q.prompt[0] = 1
 		more = append(more, l.ask(q))
 	}

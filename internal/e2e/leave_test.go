@@ -72,7 +72,7 @@ func TestClientLeaves(t *testing.T) {
 			l.during(t, func() {
 				l.arm("prefill")
 				l.arm("decode")
-				others := append(l.crowd(crowdTokens), l.fill()...)
+				others := append(l.crowd(fullTokens), l.fill()...)
 				q := victim("disaggregated")
 				q.order = order
 				v := l.ask(q)
