@@ -30,8 +30,8 @@ func TestProfileRefusesBeforeItMeasures(t *testing.T) {
 // TestProfileWritesWhatReplayReads takes a few steps only; how long they take says
 // nothing.
 func TestProfileWritesWhatReplayReads(t *testing.T) {
-	if _, err := install.Find(install.Options{}); err != nil {
-		t.Skip("llama.cpp is not installed: run `tandem engine install`")
+	if _, err := install.Ensure(t.Context(), install.Options{}); err != nil {
+		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "timing.yaml")
 	small := []string{
