@@ -112,7 +112,7 @@ func newWorldOf(r *rand.Rand, cfg Config, m kv.Manager) (*world, error) {
 // TestINV6Interleavings interleaves commands, steps and failures, and follows every request.
 // At the end nothing may be left, whatever happened.
 func TestINV6Interleavings(t *testing.T) {
-	first, end := kvtest.Seeds(t, 400_000, episode)
+	first, end := kvtest.Seeds(t, 1_000_000, episode)
 	for seed := first; seed < end; seed++ {
 		w, err := newWorld(seed)
 		if err == nil {

@@ -10,7 +10,7 @@ import (
 func newManager(cfg kv.Config) (kv.Manager, error) { return New(cfg) }
 
 func TestManager(t *testing.T) {
-	kvtest.Run(t, kvtest.Suite{New: newManager, Check: check, Ops: 400_000})
+	kvtest.Run(t, kvtest.Suite{New: newManager, Check: check, Ops: 1_000_000})
 }
 
 func TestScripts(t *testing.T) { kvtest.Scripts(t, newManager) }
