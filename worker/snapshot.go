@@ -11,9 +11,10 @@ import (
 // taken up only at a boundary whose snapshot was kept while the sequence was there. They
 // are kept in the host's memory, at ends of pages where a later prompt is likely to part:
 // the last one below the end of a prompt, each that an answer reaches, that up to which an
-// earlier prompt was the same, and in long prompts every snapshotPages-th. The manager bounds their bytes and says which one is to go, the
-// least recently used first; with its block a snapshot goes too. They are content: their
-// bytes are zeroed when they go, and when the worker ends.
+// earlier prompt was the same, and in long prompts every snapshotPages-th. The manager
+// bounds their bytes and says which one is to go, the least recently used first; with its
+// block a snapshot goes too. They are content: their bytes are zeroed when they go, and
+// when the worker ends.
 
 // snapshotPages is how many pages of a long prompt go by between two snapshots: one of a
 // hybrid model can be larger than eight pages.
