@@ -11,7 +11,7 @@
 //
 // # Who may say what
 //
-// Every connection is mutual TLS under the mesh CA, and what a process may publish and subscribe follows from the name in
+// Every connection between processes is mutual TLS under the mesh CA, and what a process may publish and subscribe follows from the name in
 // its certificate (see Permissions): a worker speaks only as itself and hears only what is for it. The sender's name is
 // part of every subject, the server enforces it, and links refuse messages whose content claims another one.
 //
